@@ -1,0 +1,25 @@
+"""The errors a user can mend. Everything else is a bug and keeps its traceback."""
+
+
+class DraftyardError(Exception):
+    """A mistake in the input or the machine, told as: where, what was found, the rule, the remedy.
+
+    Stage scripts and the command line print it without a traceback and exit non-zero.
+    """
+
+
+class ParamError(DraftyardError):
+    """A value of params.yaml or runtime.yaml that breaks a rule.
+
+    `key` is the dotted name ("draft.head_dim"), `rule` a sentence that says what would be accepted.
+    """
+
+    def __init__(self, key: str, value: object, rule: str) -> None:
+        super().__init__(f"{key}={value!r}: {rule}")
+        self.key = key
+        self.value = value
+        self.rule = rule
+
+
+class ArtifactError(DraftyardError):
+    """A file of the build that is missing, damaged, or does not fit what it is combined with."""
