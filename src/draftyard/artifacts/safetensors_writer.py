@@ -1,0 +1,36 @@
+"""Writing a safetensors file from streams of bytes, so that copying a checkpoint needs no memory of its size."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from draftyard.artifacts.files import atomic_writer
+from draftyard.draft.geometry import DTYPE_BYTES, TensorSpec
+
+
+def write_safetensors(path: Path, specs: Mapping[str, TensorSpec], read: Callable[[str], Iterable[bytes]]) -> None:
+    """Write the tensors of `specs` atomically; `read(name)` yields a tensor's bytes (little-endian, row by row).
+
+    The order is the format's own (wide dtypes first, so that every tensor stays aligned, then by name): same tensors, same bytes.
+    """
+    ordered = sorted(specs, key=lambda name: (-DTYPE_BYTES[specs[name].dtype], name))
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name in ordered:
+        spec = specs[name]
+        header[name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [offset, offset + spec.num_bytes]}
+        offset += spec.num_bytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_writer(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)))
+        file.write(text)
+        for name in ordered:
+            written = 0
+            for chunk in read(name):
+                file.write(chunk)
+                written += len(chunk)
+            assert written == specs[name].num_bytes, name
