@@ -1,0 +1,1 @@
+"""From sources of prompts to a clean train and holdout split."""
