@@ -1,0 +1,105 @@
+"""Reading single tensors of a verifier, and counting all of them, without loading the model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from draftyard.artifacts.files import read_json
+from draftyard.draft.geometry import VerifierGeometry
+from draftyard.errors import ArtifactError
+from draftyard.verifier_files import CONFIG, MAX_JSON_BYTES, weight_files
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_EMBED = "embed_tokens.weight"
+_LM_HEAD = "lm_head.weight"
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_FLOATS = ("BF16", "F16", "F32", "F64")
+
+
+def read_headers(directory: Path) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    """Every tensor of the model: name -> (file name, dtype as in the header, shape). Reads headers only.
+
+    Raises ArtifactError for a file that is not safetensors, or a tensor that two files hold.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, tuple[str, str, tuple[int, ...]]] = {}
+    for file in weight_files(directory):
+        try:
+            with safe_open(directory / file, framework="numpy") as opened:
+                for name in opened.keys():  # noqa: SIM118 (not a dict)
+                    if name in tensors:
+                        raise ArtifactError(f"{directory}: tensor {name!r:.200} is in {tensors[name][0]} and in {file}; remove the files of another model")
+                    part = opened.get_slice(name)
+                    tensors[name] = (file, part.get_dtype(), tuple(part.get_shape()))
+        except (SafetensorError, OSError) as error:
+            raise ArtifactError(f"{directory / file}: cannot be read as safetensors ({error}); copy it again") from None
+    return tensors
+
+
+def count_parameters(headers: dict[str, tuple[str, str, tuple[int, ...]]], *, tied: bool) -> int:
+    """Elements of all tensors; a stored copy of tied embeddings is not counted twice. Packed quantised tensors count as stored."""
+    return sum(math.prod(shape) for name, (_, _, shape) in headers.items() if not (tied and name.endswith(_LM_HEAD)))
+
+
+def num_parameters(directory: Path) -> int:
+    """`count_parameters` of the model in `directory`."""
+    return count_parameters(read_headers(directory), tied=_geometry(directory).tie_word_embeddings)
+
+
+def weights_dtype(config: dict[str, Any], headers: dict[str, tuple[str, str, tuple[int, ...]]]) -> str:
+    """Element type of the model: what config.json says, else that of the largest tensor."""
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
+    for part in (config, text or {}):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(part.get(key), str):
+                return str(part[key]).removeprefix("torch.")
+    _, code, _ = max(headers.values(), key=lambda header: math.prod(header[2]))
+    return _DTYPES.get(code, code.lower())
+
+
+def load_embeddings(directory: Path) -> dict[str, Tensor]:
+    """The verifier's three tensors that a draft needs, as float32, reading nothing else.
+
+    embed_tokens: (V, H). lm_head: (V, H); the same tensor as embed_tokens when tied or not stored. norm: (H), the final norm's weight.
+    Names may carry a prefix ("language_model.model."). Raises ArtifactError when one is missing, of another shape, or quantised.
+    """
+    import torch
+    from safetensors import safe_open
+
+    geometry, headers = _geometry(directory), read_headers(directory)
+    # Not those of multi-token-prediction layers ("model.layers.61.embed_tokens.weight").
+    outside = sorted((name for name in headers if ".layers." not in name), key=len)
+    embed = next((name for name in outside if name == _EMBED or name.endswith(f".{_EMBED}")), None)
+    if embed is None:
+        raise ArtifactError(f"{directory}: no tensor named *{_EMBED}; this architecture ({geometry.model_type}) is not supported")
+    norm = f"{embed.removesuffix(_EMBED)}norm.weight"
+    lm_head = next((name for name in outside if name == _LM_HEAD or name.endswith(f".{_LM_HEAD}")), None)
+    if geometry.tie_word_embeddings or lm_head is None:
+        lm_head = embed
+    vocabulary = (geometry.vocab_size, geometry.hidden_size)  # (V, H)
+    loaded: dict[str, Tensor] = {}
+    for name, shape in ((embed, vocabulary), (lm_head, vocabulary), (norm, (geometry.hidden_size,))):
+        if name not in headers:
+            raise ArtifactError(f"{directory}: no tensor {name!r} beside {embed!r}; this architecture ({geometry.model_type}) is not supported")
+        file, dtype, found = headers[name]
+        if found != shape or dtype not in _FLOATS:
+            raise ArtifactError(
+                f"{directory / file}: tensor {name!r} is {dtype} {list(found)}, expected one of {', '.join(_FLOATS)} and {list(shape)} from {CONFIG}"
+            )
+        if name not in loaded:
+            with safe_open(directory / file, framework="pt") as opened:
+                loaded[name] = opened.get_tensor(name).to(torch.float32)
+    return {"embed_tokens": loaded[embed], "lm_head": loaded[lm_head], "norm": loaded[norm]}
+
+
+def _geometry(directory: Path) -> VerifierGeometry:
+    path = directory / CONFIG
+    config = read_json(path, max_bytes=MAX_JSON_BYTES)
+    if not isinstance(config, dict):
+        raise ArtifactError(f"{path}: must hold a mapping")
+    return VerifierGeometry.from_config(config, str(path))
