@@ -1,0 +1,1 @@
+"""Running the verifier: vLLM in process, and the hidden-states connector."""

@@ -1,0 +1,62 @@
+"""The environment that vLLM must find before the interpreter starts, owned in this one place."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from draftyard.hardware import openmp_library
+from draftyard.runtime import Runtime
+
+MARKER = "DRAFTYARD_ENGINE_ENVIRONMENT"
+
+
+def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
+    """This process's environment with what vLLM needs.
+
+    The engine stays in the calling process (its own scheduler process would hold one core back), every allowed core
+    works for the model, Intel OpenMP is preloaded where it is installed, and vLLM's log goes to `log_file`.
+    """
+    cores = sorted(os.sched_getaffinity(0))[: runtime.num_threads()]
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    config = log_file.with_suffix(".logging.json")
+    handler = {"class": "logging.FileHandler", "filename": str(log_file), "formatter": "plain", "level": "INFO"}
+    logging_config = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+        "handlers": {"file": handler},
+        "loggers": {"vllm": {"handlers": ["file"], "level": "INFO", "propagate": False}},
+    }
+    config.write_text(json.dumps(logging_config), encoding="utf-8")
+    environment = dict(os.environ)
+    environment.update(
+        {
+            MARKER: "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+            "VLLM_CPU_KVCACHE_SPACE": str(runtime.engine.kv_cache_gib),
+            "VLLM_LOGGING_CONFIG_PATH": str(config),
+            "VLLM_NO_USAGE_STATS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONWARNINGS": "ignore",
+            "HF_HUB_OFFLINE": "1",
+        }
+    )
+    library = openmp_library()
+    if library is not None:
+        preloaded = environment.get("LD_PRELOAD", "").split()
+        if str(library) not in preloaded:
+            environment["LD_PRELOAD"] = " ".join([str(library), *preloaded])
+    return environment
+
+
+def enter_engine_environment(runtime: Runtime, log_file: Path) -> None:
+    """Replace this process by itself in the engine's environment; returns at once where it is already in force."""
+    if os.environ.get(MARKER) != "1":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], engine_environment(runtime, log_file))

@@ -1,0 +1,222 @@
+"""Answering prompts with the verifier, shard by shard, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draftyard.artifacts.files import read_json, write_json
+from draftyard.artifacts.generations import Generation, Turn, join_turns, read_shard, shard_name, write_shard
+from draftyard.artifacts.prompts import Prompt
+from draftyard.engines.vllm_engine import RequestLoop
+from draftyard.errors import DraftyardError
+from draftyard.params.generate import GenerateParams
+from draftyard.progress import Progress
+
+SHOWN = 10
+LATER_TURN = "later turn too long"
+LOOP_WINDOW_TOKENS = 48
+LOOP_MAX_PERIOD_TOKENS = 16
+
+
+@dataclass
+class GenerateReport:
+    """Counts over all shards. skipped: reason -> ids."""
+
+    answers: int = 0
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    looping: list[str] = field(default_factory=list)
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    unmatched_turns: int = 0
+    categories: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def to_json(self, dtype: str) -> dict[str, Any]:
+        """The stage's metrics."""
+        return {
+            "dtype": dtype,
+            "answers": self.answers,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "finish_reasons": dict(sorted(self.finish_reasons.items())),
+            "looping": len(self.looping),
+            "looping_fraction": len(self.looping) / self.answers if self.answers else 0.0,
+            "looping_examples": self.looping[:SHOWN],
+            "skipped": {reason: {"count": len(names), "examples": names[:SHOWN]} for reason, names in sorted(self.skipped.items())},
+            "unmatched_turns": self.unmatched_turns,
+            "categories": {name: dict(counts) for name, counts in sorted(self.categories.items())},
+        }
+
+    def skip(self, reason: str, name: str) -> None:
+        """Count one prompt that gave no answer."""
+        self.skipped.setdefault(reason, []).append(name)
+
+
+def ends_in_loop(token_ids: list[int]) -> bool:
+    """Whether the last LOOP_WINDOW_TOKENS tokens repeat with a period of at most LOOP_MAX_PERIOD_TOKENS."""
+    tail = token_ids[-LOOP_WINDOW_TOKENS:]
+    if len(tail) < LOOP_WINDOW_TOKENS:
+        return False
+    return any(all(tail[i] == tail[i - period] for i in range(period, len(tail))) for period in range(1, LOOP_MAX_PERIOD_TOKENS + 1))
+
+
+def sample_seed(root: int, prompt_id: str, sample: int) -> int:
+    """A 32-bit seed for one answer, independent of order and batching."""
+    return int.from_bytes(hashlib.sha256(f"{root}/{prompt_id}/{sample}".encode()).digest()[:4], "big")
+
+
+@dataclass
+class _Conversation:
+    prompt: Prompt
+    sample: int
+    messages: list[dict[str, str]]
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.prompt.id}/{self.sample}"
+
+
+class Answerer:
+    """Answers prompts through a started engine with a tokenizer's chat template."""
+
+    def __init__(self, llm: Any, tokenizer: Any, params: GenerateParams) -> None:
+        self._loop = RequestLoop(llm)
+        self._tokenizer = tokenizer
+        self._params = params
+
+    def render(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of the conversation with the generation prompt; the template is applied here and nowhere else."""
+        rendered = self._tokenizer.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=True, return_dict=False, **self._params.chat_template_kwargs
+        )
+        return list(rendered)
+
+    def answer_shard(self, prompts: list[tuple[Prompt, int]], *, greedy: bool, max_new_tokens: int, report: GenerateReport, on_answers: Callable[[int, int], None]) -> list[Generation]:
+        """Answer (prompt, sample number) pairs turn by turn. Returns the conversations in the order given, skipped ones left out and counted."""
+        active: dict[str, _Conversation] = {}
+        done: dict[str, _Conversation] = {}
+        for prompt, number in prompts:
+            messages = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
+            conversation = _Conversation(prompt, number, messages)
+            self._ask(conversation, active, greedy, max_new_tokens, report)
+        tokens = 0
+
+        def on_step(new: int) -> None:
+            nonlocal tokens
+            tokens += new
+            on_answers(len(done), tokens)
+
+        for output in self._loop.finished(on_step):
+            conversation = active.pop(output.request_id)
+            completion = output.outputs[0]
+            token_ids = list(completion.token_ids)
+            text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+            if not text.strip():
+                report.skip("empty answer", conversation.name)
+                continue
+            conversation.turns.append(Turn(prompt_token_ids=list(output.prompt_token_ids), output_token_ids=token_ids, text=text, finish_reason=str(completion.finish_reason)))
+            conversation.messages.append({"role": "assistant", "content": text})
+            if len(conversation.turns) < len(conversation.prompt.turns) and self._ask(conversation, active, greedy, max_new_tokens, report):
+                continue  # the next turn is on its way
+            done[conversation.name] = conversation
+        return [self._finish(done[name]) for name in (f"{p.id}/{n}" for p, n in prompts) if name in done]
+
+    def _ask(self, conversation: _Conversation, active: dict[str, _Conversation], greedy: bool, max_new_tokens: int, report: GenerateReport) -> bool:
+        """Queue the next turn. A first turn that does not fit is skipped; a later one ends the conversation early. Returns whether it was queued."""
+        from vllm import SamplingParams
+
+        params = self._params
+        number = len(conversation.turns)
+        conversation.messages.append({"role": "user", "content": conversation.prompt.turns[number]})
+        token_ids = self.render(conversation.messages)
+        if len(token_ids) + max_new_tokens > params.max_model_len:
+            report.skip("prompt too long" if number == 0 else LATER_TURN, conversation.name)
+            return False
+        sampling = SamplingParams(
+            temperature=0.0 if greedy else params.temperature,
+            top_p=1.0 if greedy else params.top_p,
+            max_tokens=max_new_tokens,
+            seed=None if greedy or params.temperature == 0 else sample_seed(params.seed, conversation.prompt.id, conversation.sample),
+            detokenize=False,
+        )
+        request_id = f"{conversation.name}/{number}"
+        active[request_id] = conversation
+        self._loop.add(request_id, token_ids, sampling)
+        return True
+
+    def _finish(self, conversation: _Conversation) -> Generation:
+        token_ids, spans = join_turns(conversation.turns)
+        return Generation(id=conversation.prompt.id, category=conversation.prompt.category, sample=conversation.sample, turns=conversation.turns, token_ids=token_ids, loss_spans=spans)
+
+
+def count(generations: list[Generation], report: GenerateReport) -> None:
+    """Add a finished shard's conversations to the report."""
+    for generation in generations:
+        category = report.categories.setdefault(generation.category, Counter())
+        for turn in generation.turns:
+            report.answers += 1
+            category.update(answers=1, output_tokens=len(turn.output_token_ids), looping=int(ends_in_loop(turn.output_token_ids)))
+            report.output_tokens += len(turn.output_token_ids)
+            report.finish_reasons[turn.finish_reason] += 1
+            if ends_in_loop(turn.output_token_ids):
+                report.looping.append(f"{generation.id}/{generation.sample}")
+        report.prompt_tokens += generation.prompt_length
+        report.unmatched_turns += len(generation.turns) - len(generation.loss_spans)
+
+
+def require_bounds(report: GenerateReport, params: GenerateParams) -> None:
+    """Raise DraftyardError when more was skipped, or more answers loop, than the params allow."""
+    skipped = sum(len(names) for reason, names in report.skipped.items() if reason != LATER_TURN)
+    asked = report.answers + skipped
+    if not report.answers:
+        raise DraftyardError(f"the verifier answered none of {asked} prompts: {', '.join(report.skipped) or 'there were none'}; look at reports/stages/generate.json")
+    if skipped > params.max_skipped_fraction * asked:
+        examples = "; ".join(f"{reason}: {', '.join(names[:3])}" for reason, names in sorted(report.skipped.items()))
+        raise DraftyardError(f"{skipped} of {asked} prompts gave no usable answer ({examples}); generate.max_skipped_fraction={params.max_skipped_fraction} allows {int(params.max_skipped_fraction * asked)}")
+    if len(report.looping) > params.max_looping_fraction * report.answers:
+        raise DraftyardError(
+            f"{len(report.looping)} of {report.answers} answers end in a repetition loop (e.g. {', '.join(report.looping[:3])}), which would inflate every acceptance figure; "
+            f"generate.max_looping_fraction={params.max_looping_fraction} allows {int(params.max_looping_fraction * report.answers)}: sample with a temperature, or shorten generate.max_new_tokens"
+        )
+
+
+def generate_split(answerer: Answerer, split: str, prompts: list[Prompt], directory: Path, *, samples_per_shard: int, params: GenerateParams, report: GenerateReport) -> int:
+    """Answer one split into shards below `directory`, going on after the shards already there. Returns how many were resumed.
+
+    A shard is the unit of batching: its answers do not depend on what ran before it, so a resumed build ends with
+    the same bytes. What a shard skipped stands beside it in skipped/.
+    """
+    greedy = split == "holdout"
+    max_new_tokens = params.holdout_max_new_tokens if greedy else params.max_new_tokens
+    pairs = [(prompt, number) for prompt in prompts for number in range(1 if greedy else params.samples_per_prompt)]
+    progress = Progress(f"generate {split}", len(pairs), "prompts")
+    resumed = 0
+    for shard, start in enumerate(range(0, len(pairs), samples_per_shard)):
+        part = pairs[start : start + samples_per_shard]
+        path = directory / shard_name(split, shard)
+        skipped_path = directory / "skipped" / f"{path.stem}.json"
+        if path.exists() and skipped_path.exists():
+            generations, skipped = list(read_shard(path)), read_json(skipped_path)
+            resumed += 1
+        else:
+            part_report = GenerateReport()
+
+            def on_answers(finished: int, tokens: int, base: int = start) -> None:
+                progress.update(base + finished, f"{report.output_tokens + tokens} tokens")
+
+            generations = answerer.answer_shard(part, greedy=greedy, max_new_tokens=max_new_tokens, report=part_report, on_answers=on_answers)
+            skipped = part_report.skipped
+            write_json(skipped_path, skipped)
+            write_shard(path, generations)
+        for reason, names in skipped.items():
+            report.skipped.setdefault(reason, []).extend(names)
+        count(generations, report)
+        progress.update(start + len(part), f"{report.output_tokens} tokens")
+    progress.close(f"{report.output_tokens} tokens")
+    return resumed
