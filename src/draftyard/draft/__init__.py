@@ -1,0 +1,1 @@
+"""The draft model: geometry, vocabulary maps, checkpoint layouts."""

@@ -1,0 +1,1 @@
+"""Training a draft: batches, the TTT forward, the loop, resume."""

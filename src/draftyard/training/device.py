@@ -1,0 +1,35 @@
+"""Where training runs and in which precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from draftyard.errors import DraftyardError
+from draftyard.hardware import choose_compute_dtype
+from draftyard.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Compute:
+    """accelerator: accelerate.Accelerator. autocast: None computes in float32. reason: why this dtype."""
+
+    accelerator: Any
+    autocast: torch.dtype | None
+    dtype_name: str
+    reason: str
+
+
+def prepare(runtime: Runtime) -> Compute:
+    """Set the threads and choose device and dtype. Raises DraftyardError when a GPU is asked for and there is none."""
+    from accelerate import Accelerator
+
+    if runtime.train.device == "cuda" and not torch.cuda.is_available():
+        raise DraftyardError("runtime.yaml: train.device=cuda, but torch sees no GPU; install the CUDA lock (make setup ACCEL=cuda), or set it to auto")
+    on_cpu = runtime.train.device == "cpu" or not torch.cuda.is_available()
+    torch.set_num_threads(runtime.num_threads())
+    dtype_name, reason = choose_compute_dtype("cpu" if on_cpu else "cuda")
+    autocast = torch.bfloat16 if dtype_name == "bfloat16" else None
+    return Compute(Accelerator(cpu=on_cpu), autocast, dtype_name, reason)

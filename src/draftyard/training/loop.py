@@ -1,0 +1,193 @@
+"""The training loop: one for a CPU, a GPU and several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from draftyard.artifacts.files import atomic_writer
+from draftyard.artifacts.hidden_states import HiddenStates
+from draftyard.draft.model import trainable_parameters
+from draftyard.errors import DraftyardError
+from draftyard.params.train import TrainParams
+from draftyard.progress import Progress
+from draftyard.training import resume
+from draftyard.training.batches import Row, load_batch, plan_steps, split_micro, usable_rows
+from draftyard.training.forward import TttBatch, TttForward, ttt_loss
+from draftyard.training.optimizers import build_optimizers, learning_rate
+from draftyard.verification.simulation import simulate
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives back. The model holds the best weights. epochs: one entry each. samples/tokens: per epoch."""
+
+    position: resume.Position
+    samples: int
+    tokens: int
+    cut: int
+    skipped: list[str]
+    resumed_from: int
+
+
+class Trainer:
+    """Trains `model` on `data`; the device, the process group and the reduction over processes are accelerate's.
+
+    work: directory for resume points; None disables them. csv_path: the curves, rewritten as they grow.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: HiddenStates,
+        params: TrainParams,
+        *,
+        micro_batch_tokens: int,
+        accelerator: Any,
+        autocast: torch.dtype | None = None,
+        work: Path | None = None,
+        csv_path: Path | None = None,
+        checkpoint_every_steps: int = 1 << 30,
+    ) -> None:
+        self.accelerator = accelerator
+        self.device = accelerator.device
+        self.model = model.to(self.device)
+        self.data, self.params, self.micro = data, params, micro_batch_tokens
+        self.autocast, self.work, self.csv_path, self.every = autocast, work, csv_path, checkpoint_every_steps
+        self.forward = TttForward(self.model)
+        self.parameters = trainable_parameters(self.model)
+        self.optimizers = build_optimizers(self.parameters, params)
+
+    def run(self) -> Trained:
+        """Train all epochs, going on from the last resume point. Raises DraftyardError when no sample can be used."""
+        p = self.params
+        rows, skipped, cut = usable_rows(self.data.refs("train"), p.max_sample_tokens)
+        holdout, _, _ = usable_rows(self.data.refs("holdout"), 1 << 30)
+        self._require_usable(rows, skipped, holdout)
+        plans = [plan_steps(rows, p.batch_tokens, p.seed, epoch) for epoch in range(p.epochs)]
+        total = sum(len(plan) for plan in plans)
+        position, best = resume.Position(), {}
+        restored = resume.load(self.work, self.parameters, self.optimizers) if self.work else None
+        if restored is not None:
+            position, best = restored
+        resumed_from = position.step
+        progress = Progress("train", total, "steps", done=position.step)
+        first = sum(len(plan) for plan in plans[: position.epoch])
+        for epoch in range(position.epoch, p.epochs):
+            for index, step_rows in enumerate(plans[epoch]):
+                if first + index < position.step:
+                    continue
+                row = self._step(step_rows, position.step, total, epoch)
+                position.step += 1
+                position.rows.append(row)
+                progress.update(position.step, f"epoch {epoch + 1}/{p.epochs} loss {row['loss']:.3f} accuracy {row['accuracy_0']:.3f}")
+                if position.step % self.every == 0:
+                    self._checkpoint(position, best)
+            first += len(plans[epoch])
+            acceptance = self.evaluate(holdout)
+            position.epoch = epoch + 1
+            losses = [r["loss"] for r in position.rows if r["epoch"] == epoch + 1]
+            position.epochs.append({"epoch": epoch + 1, "train_loss": sum(losses) / len(losses), "holdout_acceptance_length": acceptance})
+            if acceptance > position.best_acceptance:
+                position.best_acceptance, position.best_epoch = acceptance, epoch + 1
+                best = {name: q.detach().cpu().clone() for name, q in self.parameters.items()}
+            self._checkpoint(position, best)
+            progress.update(position.step, f"epoch {epoch + 1}/{p.epochs} holdout acceptance length {acceptance:.3f}")
+        progress.close(f"best holdout acceptance length {position.best_acceptance:.3f} (epoch {position.best_epoch})")
+        with torch.no_grad():
+            for name, q in self.parameters.items():
+                q.copy_(best[name])
+        return Trained(position, len(rows), sum(r.length for r in rows), cut, skipped, resumed_from)
+
+    def evaluate(self, holdout: list[Row]) -> float:
+        """Simulated acceptance length on the holdout with train.ttt_steps draft tokens."""
+        k = self.params.ttt_steps
+        return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device).by_k[k].acceptance_length
+
+    def _require_usable(self, rows: list[Row], skipped: list[str], holdout: list[Row]) -> None:
+        if not rows:
+            raise DraftyardError("no training sample can be used: every one has fewer than 3 tokens; look at data/generations and reports/stages/generate.json")
+        if not holdout:
+            raise DraftyardError("no holdout sample can be used: raise prompts.holdout_prompts")
+        allowed = self.params.max_skipped_fraction * (len(rows) + len(skipped))
+        if len(skipped) > allowed:
+            raise DraftyardError(
+                f"{len(skipped)} training samples are too short to use ({', '.join(skipped[:5])} ...), train.max_skipped_fraction={self.params.max_skipped_fraction} allows {int(allowed)}"
+            )
+
+    def _step(self, rows: list[Row], step: int, total: int, epoch: int) -> dict[str, float]:
+        """One optimizer step over `rows`, shared out over the processes. Returns the curve's row."""
+        p = self.params
+        lr = learning_rate(step, total, p)
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        batches = [load_batch(self.data, group, p.prompt_loss_weight, self.device, torch.float32) for group in split_micro(rows, self.micro)[rank::world]]
+        # A step's loss is a mean over all of its rows, however they are split into micro-batches and processes.
+        totals = self._reduce(torch.stack([step_weights(batch, p.ttt_steps) for batch in batches]).sum(0) if batches else torch.zeros(p.ttt_steps, device=self.device))
+        if float(totals[0]) <= 0:
+            raise DraftyardError(f"optimizer step {step + 1}: none of its samples carries a loss; look at loss_spans in data/generations, or raise train.prompt_loss_weight")
+        denominators = totals.tolist()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        sums = torch.zeros(2, p.ttt_steps, device=self.device)
+        for batch in batches:
+            with self._precision():
+                result = ttt_loss(self.forward, batch, num_steps=p.ttt_steps, decay=p.ttt_decay, denominator=denominators)
+            result.loss.backward()
+            sums += torch.tensor([result.loss_sums, result.correct_sums], device=self.device)
+        sums = self._reduce(sums)
+        if world > 1:
+            for parameter in self.parameters.values():
+                gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+                parameter.grad = self._reduce(gradient)
+        norm = torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), p.max_grad_norm)
+        if not bool(torch.isfinite(norm)):
+            raise DraftyardError(f"optimizer step {step + 1}: the gradient is not finite; lower train.learning_rate or train.max_grad_norm")
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+        losses = [float(sums[0, k]) / max(denominators[k], 1e-5) for k in range(p.ttt_steps)]
+        row = {"step": step + 1, "epoch": epoch + 1, "loss": sum(p.ttt_decay**k * loss for k, loss in enumerate(losses)), "learning_rate": lr, "grad_norm": float(norm)}
+        for k, loss in enumerate(losses):
+            row[f"loss_{k}"] = loss
+            row[f"accuracy_{k}"] = float(sums[1, k]) / max(denominators[k], 1e-5)
+        return row
+
+    def _reduce(self, tensor: Tensor) -> Tensor:
+        return self.accelerator.reduce(tensor, reduction="sum") if self.accelerator.num_processes > 1 else tensor
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast)
+
+    def _checkpoint(self, position: resume.Position, best: dict[str, Tensor]) -> None:
+        if not self.accelerator.is_main_process:
+            return
+        if self.csv_path is not None:
+            write_curves(self.csv_path, position.rows)
+        if self.work is not None:
+            resume.save(self.work, position, self.parameters, best, self.optimizers)
+
+
+def step_weights(batch: TttBatch, num_steps: int) -> Tensor:
+    """Sum of loss weights of each TTT step, [num_steps]: step k loses the first k rows of every sample."""
+    return torch.stack([batch.weights[:, k:].sum() for k in range(num_steps)])
+
+
+def write_curves(path: Path, rows: list[dict[str, float]]) -> None:
+    """Write the curves as CSV, six significant digits."""
+    with atomic_writer(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if rows:
+            writer.writerow(rows[0])
+        for row in rows:
+            writer.writerow([value if isinstance(value, int) else f"{value:.6g}" for value in row.values()])
+
+

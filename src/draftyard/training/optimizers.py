@@ -1,0 +1,38 @@
+"""Optimizers and their schedule: AdamW, or Muon for matrices with AdamW for the rest."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from draftyard.params.train import TrainParams
+
+
+def build_optimizers(parameters: dict[str, Tensor], params: TrainParams) -> list[torch.optim.Optimizer]:
+    """One optimizer (adamw) or two (muon, adamw). Weight decay touches matrices only; lm_head is never given to Muon."""
+    matrices = {name: p for name, p in parameters.items() if p.ndim == 2}
+    vectors = [p for name, p in parameters.items() if p.ndim != 2]
+    betas = (params.adam_beta1, params.adam_beta2)
+    optimizers: list[torch.optim.Optimizer] = []
+    if params.optimizer == "muon":
+        for_muon = [p for name, p in matrices.items() if not name.startswith("lm_head")]
+        matrices = {name: p for name, p in matrices.items() if name.startswith("lm_head")}
+        # match_rms_adamw: the update has AdamW's usual size, so one learning rate serves both.
+        optimizers.append(torch.optim.Muon(for_muon, lr=params.learning_rate, weight_decay=params.weight_decay, adjust_lr_fn="match_rms_adamw"))
+    groups = [{"params": list(matrices.values()), "weight_decay": params.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if groups:
+        optimizers.append(torch.optim.AdamW(groups, lr=params.learning_rate, betas=betas, foreach=False, fused=True))
+    return optimizers
+
+
+def learning_rate(step: int, total_steps: int, params: TrainParams) -> float:
+    """Linear warm-up to the peak, then a cosine down to min_learning_rate_ratio of it. `step` counts from 0."""
+    warmup = min(params.warmup_steps, total_steps)
+    if step < warmup:
+        return params.learning_rate * (step + 1) / warmup
+    done = (step - warmup) / max(1, total_steps - warmup)
+    low = params.min_learning_rate_ratio
+    return params.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))

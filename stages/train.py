@@ -1,0 +1,92 @@
+"""Stage `train`: hidden states and vocabulary -> models/draft/, a checkpoint that vLLM loads as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from draftyard.artifacts import hidden_states as hidden_states_format
+from draftyard.artifacts import vocab as vocab_format
+from draftyard.artifacts.card import read_card
+from draftyard.artifacts.files import publish_directory, write_json
+from draftyard.artifacts.lineage import package_versions, read_lineage, require_same, write_lineage
+from draftyard.draft.geometry import parameter_counts, resolve
+from draftyard.draft.model import build_config, build_model, save_checkpoint
+from draftyard.engines.tokenizer import load_tokenizer
+from draftyard.params.draft import DraftParams
+from draftyard.params.train import TrainParams
+from draftyard.stage import StageContext, run_stage
+from draftyard.training.card import write_model_card
+from draftyard.training.describe import loss_mask_sample
+from draftyard.training.device import prepare
+from draftyard.training.loop import Trainer, write_curves
+from draftyard.verifier_weights import load_embeddings
+from draftyard.verifiers import materialise
+from draftyard.work import WorkArea
+
+log = logging.getLogger(__name__)
+MODULES = ("training/loop.py", "training/forward.py", "training/batches.py", "training/optimizers.py", "training/resume.py", "draft/model.py", "verification/simulation.py")
+
+
+def main(context: StageContext) -> None:
+    """Check that the inputs belong together, train, save the best epoch."""
+    params, draft = context.group(TrainParams, "train"), context.group(DraftParams, "draft")
+    root = context.root
+    card = read_card(root / "models/verifier.json")
+    states, vocab = read_lineage(root / "data/hidden_states", hidden_states_format.ARTIFACT), read_lineage(root / "models/vocab", vocab_format.ARTIFACT)
+    require_same("verifiers", "data/hidden_states", states.inputs["verifier"], "models/verifier.json", card.digest, "run dvc repro hidden_states")
+    require_same("generations", "data/hidden_states", states.inputs["generations"], "models/vocab", vocab.inputs["generations"], "run dvc repro hidden_states vocab")
+    data = hidden_states_format.HiddenStates(root / "data/hidden_states")
+    geometry = resolve(draft, card.geometry, data.aux_layer_ids)
+    vocabulary = vocab_format.read_vocab(root / "models/vocab")
+    require_same("vocabulary sizes", "models/vocab", len(vocabulary.d2t), "draft.vocab_size", geometry.draft_vocab_size, "run dvc repro vocab")
+    counts = parameter_counts(geometry, trainable_lm_head=params.trainable_lm_head)
+    log.info(
+        "draft: %d heads x %d = %d against hidden_size %d, %.2f M parameters, %.2f M trainable",
+        geometry.num_attention_heads, geometry.head_dim, geometry.num_attention_heads * geometry.head_dim, geometry.hidden_size, counts.total / 1e6, counts.trainable / 1e6,
+    )  # fmt: skip
+    compute = prepare(context.runtime)
+    log.info("training on %s in %s (%s)", compute.accelerator.device, compute.dtype_name, compute.reason)
+    model_dir = materialise(card, context.work)
+    config = build_config(geometry, card.name, card.geometry.model_type, params.ttt_steps)
+    d2t, t2d = vocabulary.tensors()
+    model = build_model(config, d2t=d2t, t2d=t2d, **load_embeddings(model_dir), trainable_lm_head=params.trainable_lm_head, seed=params.seed)
+    packages = package_versions("torch", "transformers", "speculators", "accelerate")
+    inputs = {"hidden_states": states.digest, "vocab": vocab.digest, "verifier": card.digest}
+    described = {"train": dataclasses.asdict(params), "draft": dataclasses.asdict(draft)}
+    shaping = {"params": described, "inputs": inputs, "packages": packages, "device": compute.accelerator.device.type, "micro": context.runtime.train.micro_batch_tokens}
+    with WorkArea(context.work, "draft", shaping, MODULES) as area:
+        trainer = Trainer(
+            model, data, params, micro_batch_tokens=context.runtime.train.micro_batch_tokens, accelerator=compute.accelerator, autocast=compute.autocast,
+            work=area.path / "resume", csv_path=root / "reports/training.csv", checkpoint_every_steps=context.runtime.train.checkpoint_every_steps,
+        )  # fmt: skip
+        trained = trainer.run()
+        if trained.resumed_from:
+            log.info("resumed after step %d", trained.resumed_from)
+        write_curves(root / "reports/training.csv", trained.position.rows)
+        tokenizer = load_tokenizer(model_dir, card.trust_remote_code)
+        metrics = {
+            "parameters": dict(counts.__dict__),
+            "geometry": geometry.to_json(),
+            "epochs": trained.position.epochs,
+            "best_epoch": trained.position.best_epoch,
+            "holdout_acceptance_length": trained.position.best_acceptance,
+            "steps": trained.position.step,
+            "samples": trained.samples,
+            "tokens_per_epoch": trained.tokens,
+            "samples_cut": trained.cut,
+            "samples_skipped": trained.skipped,
+            "dtype": compute.dtype_name,
+            "loss_mask_sample": loss_mask_sample(data, tokenizer, params.prompt_loss_weight),
+        }
+        built = area.path / "built"
+        save_checkpoint(model, built, hidden_states_format.DTYPES[draft.dtype])
+        write_model_card(built / "README.md", card, geometry, params, metrics)
+        write_lineage(built, "draft", inputs=inputs, params=described, packages=packages, facts={"aux_layer_ids": list(data.aux_layer_ids), "aux_layer_convention": hidden_states_format.CONVENTION})
+        publish_directory(built, root / "models/draft")
+        write_json(root / "reports/stages/train.json", metrics)
+        area.discard()
+
+
+if __name__ == "__main__":
+    run_stage("train", main)
