@@ -191,7 +191,7 @@ def test_missing_path_and_nul(tmp_path: Path) -> None:
 
 
 def shards(directory: Path, **files: dict[str, Any]) -> dict[str, str]:
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for file, tensors in files.items():
         save_file(tensors, directory / f"{file}.safetensors")
         weight_map |= dict.fromkeys(tensors, f"{file}.safetensors")
@@ -281,7 +281,7 @@ def test_tensor_in_two_shards_fails(tmp_path: Path) -> None:
 
 def test_rows_and_chunks_equal_the_library(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    tensors = {"m": rng.standard_normal((7, 5)).astype(np.float32), "h": rng.standard_normal((4, 3)).astype(np.float16), "i": np.arange(-3, 3)}
+    tensors: dict[str, Any] = {"m": rng.standard_normal((7, 5)).astype(np.float32), "h": rng.standard_normal((4, 3)).astype(np.float16), "i": np.arange(-3, 3)}
     save_file(tensors, tmp_path / "model.safetensors")
     opened = open_checkpoint(tmp_path)
     assert np.array_equal(opened.rows("m", 2, 3), tensors["m"][2:5])
@@ -296,7 +296,7 @@ def test_bfloat16_by_hand() -> None:
 
 
 def test_written_files_are_the_librarys(tmp_path: Path) -> None:
-    tensors = {"z": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.arange(4, dtype=np.int64), "m": np.array([True, False])}
+    tensors: dict[str, Any] = {"z": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.arange(4, dtype=np.int64), "m": np.array([True, False])}
     specs = {"z": TensorSpec("F32", (2, 3)), "a": TensorSpec("I64", (4,)), "m": TensorSpec("BOOL", (2,))}
     write_safetensors(tmp_path / "ours.safetensors", specs, lambda name: [tensors[name].tobytes()])
     back = load_file(tmp_path / "ours.safetensors")

@@ -242,7 +242,10 @@ def _read(entry: TensorEntry, begin: int, end: int, chunk_bytes: int) -> Iterato
     with open_regular(entry.path) as file:
         for at in range(begin, end, chunk_bytes):
             wanted = min(chunk_bytes, end - at)
-            data = os.pread(file.fileno(), wanted, entry.start + at)
+            try:
+                data = os.pread(file.fileno(), wanted, entry.start + at)
+            except OSError as error:
+                raise ArtifactError(f"{entry.path}: cannot be read ({error.strerror})") from None
             if len(data) != wanted:
                 raise ArtifactError(f"{entry.path}: tensor {printable(entry.name, 80)} ends early; the file changed or the disk failed")
             yield data

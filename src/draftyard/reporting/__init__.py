@@ -1,0 +1,1 @@
+"""Showing a build: metrics, the markdown and the html report."""

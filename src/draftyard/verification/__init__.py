@@ -1,0 +1,1 @@
+"""Proving a draft: static checks, simulation, serving measurements."""

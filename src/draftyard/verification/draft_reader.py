@@ -1,0 +1,27 @@
+"""A saved draft as a model again, for the simulation: what is measured is the checkpoint, not what training had in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from draftyard.errors import ArtifactError
+
+VERIFIER_PARTS = {"verifier_lm_head.weight", "verifier_norm.weight"}
+
+
+def load_draft(directory: Path) -> Any:
+    """The Eagle3DraftModel of a checkpoint in the speculators layout, in float32. Raises ArtifactError when a tensor is missing or unknown."""
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+
+    config = Eagle3SpeculatorConfig.from_pretrained(directory)
+    config.transformer_layer_config._attn_implementation = "eager"  # noqa: SLF001
+    model: Any = Eagle3DraftModel(config).float()
+    path = directory / "model.safetensors"
+    found = model.load_state_dict(load_file(path), strict=False)
+    missing = set(found.missing_keys) - VERIFIER_PARTS
+    if missing or found.unexpected_keys:
+        raise ArtifactError(f"{path}: tensors missing: {sorted(missing)}, unknown: {sorted(found.unexpected_keys)}; re-run the stage train")
+    return model.eval()

@@ -1,0 +1,109 @@
+"""The static part of `verify`: every check of `draftyard check`, the shapes computed from params, and the proof that weights moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from draftyard.artifacts.card import VerifierCard
+from draftyard.artifacts.hidden_states import DTYPES
+from draftyard.artifacts.lineage import Lineage
+from draftyard.artifacts.vocab import read_vocab
+from draftyard.draft.geometry import DraftGeometry, expected_tensors, resolve
+from draftyard.draft.model import build_config, build_model, trainable_parameters
+from draftyard.params.base import build
+from draftyard.params.draft import DraftParams
+from draftyard.params.train import TrainParams
+from draftyard.verification.check_report import Check
+from draftyard.verification.checks import check_checkpoint
+from draftyard.verifier_weights import load_embeddings
+
+MIN_RELATIVE_MOVE = 1e-3
+
+
+def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: VerifierCard, lineage: Lineage) -> dict[str, Any]:
+    """All static checks of the draft in `draft_dir` against its verifier, its vocabulary map and the params it was made from."""
+    draft, train = build(DraftParams, "draft", lineage.params["draft"]), build(TrainParams, "train", lineage.params["train"])
+    geometry = resolve(draft, card.geometry, lineage.facts["aux_layer_ids"])
+    report = check_checkpoint(draft_dir, verifier_dir=model_dir)
+    saved = load_file(draft_dir / "model.safetensors")
+    checks = [*report.checks, _against_params(saved, geometry), _same_map(saved, vocab_dir), _moved(saved, geometry, train, vocab_dir, model_dir, card)]
+    expected = expected_tensors(geometry)
+    failed = report.status != "pass" or any(check.status == "fail" for check in checks)
+    result = report.to_json()
+    result.update(
+        status="fail" if failed else "pass",
+        checks=[check.__dict__ for check in checks] if report.error is None else result["checks"],
+        tensors=[
+            {
+                "name": name,
+                "dtype": _dtype(saved[name]),
+                "shape": list(saved[name].shape),
+                "expected_shape": list(expected[name].shape) if name in expected else None,
+            }
+            for name in sorted(saved)
+        ],
+        head_dim=geometry.head_dim,
+        hidden_per_head=geometry.hidden_size / geometry.num_attention_heads,
+    )
+    return result
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _against_params(saved: dict[str, torch.Tensor], geometry: DraftGeometry) -> Check:
+    """Names, shapes and dtypes against the formula on params, not on the checkpoint's own config."""
+    expected = expected_tensors(geometry)
+    wrong = [f"{name} is missing" for name in expected if name not in saved] + [f"{name} is not expected" for name in saved if name not in expected]
+    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.bool: "BOOL"}
+    for name in sorted(set(saved) & set(expected)):
+        found, wanted = (names.get(saved[name].dtype), tuple(saved[name].shape)), (expected[name].dtype, expected[name].shape)
+        if found != wanted:
+            wrong.append(f"{name} is {found[0]} {list(found[1])}, params say {wanted[0]} {list(wanted[1])}")
+    if wrong:
+        return Check("params.shapes", "fail", "; ".join(wrong), "the checkpoint is not the draft that params.yaml asks for; run dvc repro train")
+    return Check("params.shapes", "pass", f"all {len(expected)} tensors have the names, shapes and dtypes that params.yaml gives")
+
+
+def _same_map(saved: dict[str, torch.Tensor], vocab_dir: Path) -> Check:
+    """The checkpoint's d2t and t2d are the build's, value by value."""
+    d2t, t2d = read_vocab(vocab_dir).tensors()
+    if "d2t" not in saved and bool((d2t == 0).all()):
+        return Check("d2t.build", "pass", "full vocabulary: no map is needed")
+    same = "d2t" in saved and "t2d" in saved and torch.equal(saved["d2t"], d2t) and torch.equal(saved["t2d"], t2d)
+    if not same:
+        return Check(
+            "d2t.build",
+            "fail",
+            "d2t or t2d of the checkpoint is not the one in models/vocab",
+            "drafted ids would be read as other tokens; run dvc repro vocab train",
+        )
+    return Check("d2t.build", "pass", f"all {len(d2t)} offsets of d2t and all {len(t2d)} flags of t2d are those of models/vocab")
+
+
+def _moved(saved: dict[str, torch.Tensor], geometry: DraftGeometry, train: TrainParams, vocab_dir: Path, model_dir: Path, card: VerifierCard) -> Check:
+    """Every trained tensor differs from its initial value, rebuilt here from the seed."""
+    d2t, t2d = read_vocab(vocab_dir).tensors()
+    config = build_config(geometry, card.name, card.geometry.model_type, train.ttt_steps)
+    initial = trainable_parameters(
+        build_model(config, d2t=d2t, t2d=t2d, **load_embeddings(model_dir), trainable_lm_head=train.trainable_lm_head, seed=train.seed)
+    )
+    moves = {}
+    for name, start in initial.items():
+        rounded = start.detach().to(DTYPES[geometry.dtype]).float()
+        moves[name] = float((saved[name].float() - rounded).norm() / rounded.norm().clamp_min(1e-12)) if name in saved else 0.0
+    still = sorted(name for name, move in moves.items() if move < MIN_RELATIVE_MOVE)
+    if still:
+        return Check(
+            "weights.moved",
+            "fail",
+            f"not trained (relative change below {MIN_RELATIVE_MOVE}): {', '.join(still)}",
+            "a tensor that nobody trained is served as random numbers; look at reports/training.csv",
+        )
+    least = min(moves, key=lambda name: moves[name])
+    return Check("weights.moved", "pass", f"all {len(moves)} trained tensors moved away from their initial values, least {least} by {moves[least]:.1%}")
