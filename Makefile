@@ -40,8 +40,8 @@ $(STAMP):
 
 .PHONY: repro
 repro: $(STAMP) ## build everything that changed, then show the result
-	@$(IN_VENV) dvc repro $(DVC_ARGS)
-	@$(IN_VENV) python -m draftyard.reporting.summary
+	@$(IN_VENV) python -m draftyard.params.load params.yaml
+	@$(IN_VENV) dvc repro $(DVC_ARGS); status=$$?; $(IN_VENV) python -m draftyard.reporting.summary; exit $$status
 
 .PHONY: test
 test: lint ## lint and every test (minutes; some start vLLM)

@@ -26,12 +26,12 @@ MODULES = ("engines/generate.py", "engines/vllm_engine.py", "artifacts/generatio
 
 def main(context: StageContext) -> None:
     """Answer both splits, count what happened, publish."""
+    card = read_card(context.root / "models/verifier.json")
+    model_dir = materialise(card, context.work)  # before the engine's environment, which is offline
     enter_engine_environment(context.runtime, context.work / "logs" / "generate.log")
     params = context.group(GenerateParams, "generate")
-    card = read_card(context.root / "models/verifier.json")
     prompts_dir = context.root / "data/prompts"
     splits = {split: read_split(prompts_dir, split) for split in SPLITS}
-    model_dir = materialise(card, context.work)
     engine_args, reason = resolve_engine_args(card.engine_args)
     log.info("dtype %s (%s)", engine_args["dtype"], reason)
     inputs = {"prompts": read_lineage(prompts_dir, "prompts").digest, "verifier": card.digest}

@@ -16,7 +16,7 @@ from draftyard.engines.environment import enter_engine_environment
 from draftyard.engines.extract import extract_split
 from draftyard.engines.vllm_engine import resolve_engine_args, start_extraction_engine
 from draftyard.params.hidden_states import HiddenStatesParams, resolve_aux_layer_ids
-from draftyard.planning import planned_hidden_states_bytes, require_disk
+from draftyard.disk import planned_hidden_states_bytes, require_disk
 from draftyard.stage import StageContext, run_stage
 from draftyard.verifiers import materialise
 from draftyard.work import WorkArea
@@ -27,14 +27,16 @@ MODULES = ("engines/extract.py", "engines/connector.py", "engines/vllm_engine.py
 
 def main(context: StageContext) -> None:
     """Check the disk, run the canary, capture both splits, publish."""
+    card = read_card(context.root / "models/verifier.json")
+    model_dir = materialise(card, context.work)  # before the engine's environment, which is offline
     enter_engine_environment(context.runtime, context.work / "logs" / "hidden_states.log")
     params = context.group(HiddenStatesParams, "hidden_states")
-    card = read_card(context.root / "models/verifier.json")
     source = read_lineage(context.root / "data/generations", generations_format.ARTIFACT)
     require_same("verifiers", "data/generations", source.inputs["verifier"], "models/verifier.json", card.digest, "run dvc repro generate")
-    splits = {split: list(generations_format.read_split(context.root / "data/generations", split)) for split in generations_format.SPLITS}
+    directory = context.root / "data/generations"
+    lengths = {split: [len(g.token_ids) for g in generations_format.read_split(directory, split)] for split in generations_format.SPLITS}
     aux_ids = resolve_aux_layer_ids(params.aux_layer_ids, card.geometry.num_hidden_layers)
-    tokens = {split: sum(len(g.token_ids) for g in splits[split]) for split in splits}
+    tokens = {split: sum(counts) for split, counts in lengths.items()}
     needed = planned_hidden_states_bytes(sum(tokens.values()), hidden_size=card.geometry.hidden_size, num_aux_layers=len(aux_ids), dtype=params.dtype)
     require_disk(context.work, needed, "hidden states", "lower prompts.max_prompts or generate.max_new_tokens, or set DRAFTYARD_WORK_DIR to a larger disk")
     engine_args, _ = resolve_engine_args(card.engine_args)
@@ -44,17 +46,16 @@ def main(context: StageContext) -> None:
     with WorkArea(context.work, ARTIFACT, shaping, MODULES) as area:
         raw, built = area.path / "raw", area.path / "built"
         shutil.rmtree(raw, ignore_errors=True)
-        model_dir = materialise(card, context.work)
-        longest = max(len(g.token_ids) for split in splits.values() for g in split)
+        longest = max(max(counts) for counts in lengths.values())
         llm = start_extraction_engine(
             model_dir, aux_ids, card.geometry.num_hidden_layers, raw, max_model_len=longest + 8, runtime=context.runtime.engine, engine_args=engine_args, trust_remote_code=card.trust_remote_code
         )
-        canary = run_canary(llm, splits["holdout"], model_dir, card, list(aux_ids), params)
+        canary = run_canary(llm, generations_format.read_split(directory, "holdout"), model_dir, card, list(aux_ids), params)
         log.info("canary: %.4f agreement over %d positions, reference difference %s", canary["agreement"], canary["positions"], canary["reference_max_difference"])
         entries = {}
-        for split in splits:
+        for split, counts in lengths.items():
             entries[split], resumed = extract_split(
-                llm, split, splits[split], built, hidden_size=card.geometry.hidden_size, num_states=len(aux_ids) + 1, dtype=params.dtype, shard_bytes=params.shard_mib << 20
+                llm, split, generations_format.read_split(directory, split), counts, built, hidden_size=card.geometry.hidden_size, num_states=len(aux_ids) + 1, dtype=params.dtype, shard_bytes=params.shard_mib << 20
             )
             if resumed:
                 log.info("%d finished %s shards were resumed", resumed, split)

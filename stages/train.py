@@ -11,7 +11,8 @@ from draftyard.artifacts.card import read_card
 from draftyard.artifacts.files import publish_directory, write_json
 from draftyard.artifacts.lineage import package_versions, read_lineage, require_same, write_lineage
 from draftyard.draft.geometry import parameter_counts, resolve
-from draftyard.draft.model import build_config, build_model, save_checkpoint
+from draftyard.draft.initial import initial_model
+from draftyard.draft.model import save_checkpoint
 from draftyard.engines.tokenizer import load_tokenizer
 from draftyard.params.draft import DraftParams
 from draftyard.params.train import TrainParams
@@ -20,12 +21,11 @@ from draftyard.training.card import write_model_card
 from draftyard.training.describe import loss_mask_sample
 from draftyard.training.device import prepare
 from draftyard.training.loop import Trainer, write_curves
-from draftyard.verifier_weights import load_embeddings
 from draftyard.verifiers import materialise
 from draftyard.work import WorkArea
 
 log = logging.getLogger(__name__)
-MODULES = ("training/loop.py", "training/forward.py", "training/batches.py", "training/optimizers.py", "training/resume.py", "draft/model.py", "verification/simulation.py")
+MODULES = ("training/loop.py", "training/forward.py", "training/batches.py", "training/optimizers.py", "training/resume.py", "draft/model.py", "draft/initial.py", "verification/simulation.py")
 
 
 def main(context: StageContext) -> None:
@@ -48,9 +48,7 @@ def main(context: StageContext) -> None:
     compute = prepare(context.runtime)
     log.info("training on %s in %s (%s)", compute.accelerator.device, compute.dtype_name, compute.reason)
     model_dir = materialise(card, context.work)
-    config = build_config(geometry, card.name, card.geometry.model_type, params.ttt_steps)
-    d2t, t2d = vocabulary.tensors()
-    model = build_model(config, d2t=d2t, t2d=t2d, **load_embeddings(model_dir), trainable_lm_head=params.trainable_lm_head, seed=params.seed)
+    model = initial_model(geometry, vocabulary, card, model_dir, params)
     packages = package_versions("torch", "transformers", "speculators", "accelerate")
     inputs = {"hidden_states": states.digest, "vocab": vocab.digest, "verifier": card.digest}
     described = {"train": dataclasses.asdict(params), "draft": dataclasses.asdict(draft)}

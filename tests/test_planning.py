@@ -10,7 +10,8 @@ import pytest
 from draftyard.draft.geometry import VerifierGeometry
 from draftyard.errors import ArtifactError, DraftyardError, ParamError
 from draftyard.params.load import load_file
-from draftyard.planning import Plan, free_bytes, hidden_states_bytes_per_token, human_bytes, plan, planned_hidden_states_bytes, require_disk
+from draftyard.disk import free_bytes, hidden_states_bytes_per_token, human_bytes, planned_hidden_states_bytes, require_disk
+from draftyard.planning import Plan, plan
 from draftyard.planning_text import render_plan
 
 ROOT = Path(__file__).parents[1]

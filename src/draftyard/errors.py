@@ -12,10 +12,11 @@ class ParamError(DraftyardError):
     """A value of params.yaml or runtime.yaml that breaks a rule.
 
     `key` is the dotted name ("draft.head_dim"), `rule` a sentence that says what would be accepted.
+    `value` is what was found; None where there is nothing to show (a missing file, a null).
     """
 
     def __init__(self, key: str, value: object, rule: str) -> None:
-        super().__init__(f"{key}={value!r}: {rule}")
+        super().__init__(f"{key}: {rule}" if value is None else f"{key}={value!r}: {rule}")
         self.key = key
         self.value = value
         self.rule = rule

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from draftyard.artifacts.untrusted import MAX_JSON_BYTES
+from draftyard.disk import free_bytes, hidden_states_bytes_per_token, human_bytes
 from draftyard.draft.geometry import (
-    DTYPE_BYTES,
-    DTYPE_NAMES,
     DraftGeometry,
     ParameterCounts,
     TensorSpec,
@@ -82,40 +80,6 @@ class Plan:
             "seconds": self.seconds,
             "warnings": list(self.warnings),
         }
-
-
-def hidden_states_bytes_per_token(hidden_size: int, num_aux_layers: int, dtype: str) -> int:
-    """Bytes on disk of one token: its aux hidden states and the last one, in `dtype` ("bfloat16", ...)."""
-    return (num_aux_layers + 1) * hidden_size * DTYPE_BYTES[DTYPE_NAMES[dtype]]
-
-
-def planned_hidden_states_bytes(num_tokens: int, *, hidden_size: int, num_aux_layers: int, dtype: str) -> int:
-    """Bytes of the hidden states of `num_tokens` tokens."""
-    return num_tokens * hidden_states_bytes_per_token(hidden_size, num_aux_layers, dtype)
-
-
-def free_bytes(path: Path) -> int:
-    """Free bytes for this user on the file system of `path`, which need not exist yet."""
-    existing = path.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    return shutil.disk_usage(existing).free
-
-
-def require_disk(path: Path, needed: int, what: str, remedy: str) -> None:
-    """Raise DraftyardError unless `path` has room for `needed` bytes and 5% more."""
-    free = free_bytes(path)
-    if needed * 1.05 > free:
-        raise DraftyardError(f"{path}: {what} takes {human_bytes(needed)}, {human_bytes(free)} are free there; {remedy}")
-
-
-def human_bytes(count: float) -> str:
-    """Bytes as people read them, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def plan(params: Params, root: Path, params_file: Path, verifier_config: Path | None = None) -> Plan:

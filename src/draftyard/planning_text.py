@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from draftyard.planning import Plan, human_bytes
+from draftyard.disk import human_bytes
+from draftyard.planning import Plan
 from draftyard.progress import format_seconds
 
 

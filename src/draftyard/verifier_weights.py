@@ -103,3 +103,21 @@ def _geometry(directory: Path) -> VerifierGeometry:
     if not isinstance(config, dict):
         raise ArtifactError(f"{path}: must hold a mapping")
     return VerifierGeometry.from_config(config, str(path))
+
+
+def load_mlp(directory: Path, layer: int) -> dict[str, Tensor]:
+    """The gated MLP of decoder layer `layer` (counted from 0) as float32: gate_proj, up_proj (I, H), down_proj (H, I), norm (H), as far as they exist.
+
+    norm: the RMS norm before the MLP. A layer of experts has none of the projections under these names.
+    """
+    import torch
+    from safetensors import safe_open
+
+    names = {f"mlp.{part}.weight": part for part in ("gate_proj", "up_proj", "down_proj")} | {"post_attention_layernorm.weight": "norm"}
+    loaded = {}
+    for name, (file, dtype, _) in read_headers(directory).items():
+        tail = name.partition(f"layers.{layer}.")[2]
+        if tail in names and dtype in _FLOATS:
+            with safe_open(directory / file, framework="pt") as opened:
+                loaded[names[tail]] = opened.get_tensor(name).to(torch.float32)
+    return loaded

@@ -37,18 +37,29 @@ class WorkArea:
         self._lock: int | None = None
 
     def __enter__(self) -> WorkArea:
+        self._lock = self._acquire()
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise DraftyardError(f"{self.path}: another process is building this; wait for it, or stop it") from None
-        for left_over in self.path.glob(".*"):
+        for left_over in self.path.rglob(".*"):  # what a killed atomic write left, at any depth: it must never be published
             if left_over.is_file():
                 left_over.unlink()
         write_json(self.path / KEY_FILE, self._described)
         return self
+
+    def _acquire(self) -> int:
+        """The descriptor of the lock file, locked. A lock on a file that `discard` has just removed is none: then try the new one."""
+        self._lock_path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_ino == self._lock_path.stat().st_ino:
+                    return lock
+            except BlockingIOError:
+                os.close(lock)
+                raise DraftyardError(f"{self.path}: another process is building this; wait for it, or stop it") from None
+            except FileNotFoundError:
+                pass
+            os.close(lock)
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:

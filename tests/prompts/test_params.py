@@ -16,9 +16,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({}, r"sources\[0\]\.kind=None: must be one of embedded, jsonl, hf"),
+        ({}, r"sources\[0\]\.kind: must be one of embedded, jsonl, hf"),
         ({"kind": ["jsonl"]}, r"kind=\['jsonl'\]: must be one of"),
-        ({"kind": "jsonl"}, r"path=None: must lie below data/sources"),
+        ({"kind": "jsonl"}, r"path: must lie below data/sources"),
         ({"kind": "jsonl", "path": "/etc/passwd"}, "must lie below data/sources"),
         ({"kind": "jsonl", "path": "data/sources/../../x.jsonl"}, "must lie below data/sources"),
         ({"kind": "jsonl", "path": 3}, r"path=3: must be a text"),

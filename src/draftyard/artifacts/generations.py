@@ -75,14 +75,16 @@ def write_shard(path: Path, generations: Iterable[Generation]) -> None:
 
 def read_shard(path: Path) -> Iterator[Generation]:
     """Read one shard line by line. Raises ArtifactError naming the file and line."""
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
                 row["turns"] = [Turn(**turn) for turn in row["turns"]]
                 row["loss_spans"] = [(int(start), int(end)) for start, end in row["loss_spans"]]
                 generation = Generation(**row)
-            except (ValueError, TypeError, KeyError) as error:
+                if any(not 0 <= start <= end <= len(generation.token_ids) for start, end in generation.loss_spans):
+                    raise ValueError(f"loss_spans reach beyond its {len(generation.token_ids)} tokens")
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise ArtifactError(f"{path}:{number}: not a generation ({error}); re-run the stage generate") from None
             yield generation
 

@@ -56,13 +56,25 @@ class SampleRef:
 
 
 def write_shard(path: Path, samples: list[Sample], dtype: str) -> dict[str, Any]:
-    """Write one shard atomically (temporary file, rename) and return its index entry: file, sha256, tokens, samples."""
+    """Write one shard atomically (temporary file, rename) and return its index entry: file, sha256, tokens, samples.
+
+    Raises ArtifactError naming the sample whose states do not fit into `dtype` (float16 ends at 65504).
+    """
     tensors = {
         "aux_hidden_states": torch.cat([s.aux for s in samples]).to(DTYPES[dtype]).contiguous(),
         "last_hidden_states": torch.cat([s.last for s in samples]).to(DTYPES[dtype]).contiguous(),
         "token_ids": torch.cat([s.token_ids for s in samples]).to(torch.int32),
         "loss_mask": torch.cat([s.loss_mask for s in samples]).to(torch.uint8),
     }
+    for name in TENSORS[:2]:
+        infinite = (~torch.isfinite(tensors[name])).any(-1)  # (N,)
+        if bool(infinite.any()):
+            row = int(infinite.nonzero()[0, 0])
+            ends = torch.tensor([len(s.token_ids) for s in samples]).cumsum(0)
+            worst = samples[int((ends > row).nonzero()[0, 0])]
+            raise ArtifactError(
+                f"{path.name}: {name} of sample {worst.id}/{worst.sample} are not finite in {dtype}; set hidden_states.dtype to bfloat16 or float32"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     save_file(tensors, temporary)
@@ -108,20 +120,27 @@ class HiddenStates:
         path = self.directory / "index.json"
         index = read_json(path)
         if not isinstance(index, dict) or index.get("format") != FORMAT:
-            raise ArtifactError(f"{path}: format {index.get('format') if isinstance(index, dict) else None!r}, expected {FORMAT}; re-run the stage hidden_states")
+            found = index.get("format") if isinstance(index, dict) else None
+            raise ArtifactError(f"{path}: format {found!r}, expected {FORMAT}; re-run the stage hidden_states")
         for key, expected in (("aux_layer_convention", CONVENTION), ("last_hidden_states", LAST_STATE)):
             if index.get(key) != expected:
                 raise ArtifactError(f"{path}: {key} is {index.get(key)!r}, expected {expected!r}; re-run the stage hidden_states")
-        self.aux_layer_ids = index["aux_layer_ids"]
-        self.hidden_size = index["hidden_size"]
-        self.dtype = index["dtype"]
-        self._shards = {shard["file"]: shard for shards in index["splits"].values() for shard in shards}
-        self._splits = index["splits"]
+        try:
+            self.aux_layer_ids = index["aux_layer_ids"]
+            self.hidden_size = index["hidden_size"]
+            self.dtype = index["dtype"]
+            self._shards = {shard["file"]: shard for shards in index["splits"].values() for shard in shards}
+            self._refs = {
+                split: [SampleRef(s["id"], s["category"], s["sample"], shard["file"], s["start"], s["length"]) for shard in shards for s in shard["samples"]]
+                for split, shards in index["splits"].items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{path}: is not an index ({type(error).__name__}: {error}); re-run the stage hidden_states") from None
         self._open: dict[str, Any] = {}
 
     def refs(self, split: str) -> list[SampleRef]:
         """The samples of a split, in order."""
-        return [SampleRef(s["id"], s["category"], s["sample"], shard["file"], s["start"], s["length"]) for shard in self._splits[split] for s in shard["samples"]]
+        return list(self._refs[split])
 
     def load(self, ref: SampleRef) -> Sample:
         """Read one sample in the stored dtype."""
@@ -132,6 +151,10 @@ class HiddenStates:
             id=ref.id, category=ref.category, sample=ref.sample, aux=aux, last=last, token_ids=token_ids.to(torch.int64), loss_mask=loss_mask.to(torch.bool)
         )
 
+    def loss_mask(self, ref: SampleRef) -> torch.Tensor:
+        """The loss mask of one sample, bool [T], without its states."""
+        return self._shard(ref.file).get_slice("loss_mask")[ref.start : ref.start + ref.length].to(torch.bool)
+
     def _shard(self, name: str) -> Any:
         if name not in self._open:
             path = self.directory / name
@@ -139,6 +162,17 @@ class HiddenStates:
                 raise ArtifactError(f"{path}: shard is missing; fetch it with dvc pull, or re-run the stage hidden_states")
             found = digest_file(path)
             if found != self._shards[name]["sha256"]:
-                raise ArtifactError(f"{path}: digest {found}, index.json says {self._shards[name]['sha256']}: the shard is damaged; re-run the stage hidden_states")
-            self._open[name] = safe_open(path, framework="pt")
+                expected = self._shards[name]["sha256"]
+                raise ArtifactError(f"{path}: digest {found}, index.json says {expected}: the shard is damaged; re-run the stage hidden_states")
+            self._open[name] = self._checked(path, self._shards[name]["tokens"])
         return self._open[name]
+
+    def _checked(self, path: Path, tokens: int) -> Any:
+        """Open a shard whose tensors have the shapes that the index promises."""
+        widths = {"aux_hidden_states": [len(self.aux_layer_ids) * self.hidden_size], "last_hidden_states": [self.hidden_size], "token_ids": [], "loss_mask": []}
+        opened = safe_open(path, framework="pt")
+        for name, width in widths.items():
+            found = opened.get_slice(name).get_shape() if name in opened.keys() else None  # noqa: SIM118 (not a dict)
+            if found != [tokens, *width]:
+                raise ArtifactError(f"{path}: {name} has shape {found}, index.json says {[tokens, *width]}; re-run the stage hidden_states")
+        return opened

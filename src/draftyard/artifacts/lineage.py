@@ -65,10 +65,10 @@ def read_lineage(directory: Path, artifact: str) -> Lineage:
         raise ArtifactError(f"{path}: format {found!r}, expected {FORMAT}; rebuild it with dvc repro")
     if values.get("artifact") != artifact:
         raise ArtifactError(f"{path}: is the lineage of {values.get('artifact')!r}, expected {artifact!r}")
-    try:
-        return Lineage(**{key: values[key] for key in ("artifact", "digest", "inputs", "params", "packages", "facts")})
-    except KeyError as error:
-        raise ArtifactError(f"{path}: key {error} is missing; rebuild it with dvc repro") from None
+    for key, kind in {"digest": str, "inputs": dict, "params": dict, "packages": dict, "facts": dict}.items():
+        if not isinstance(values.get(key), kind):
+            raise ArtifactError(f"{path}: key {key!r} is {'missing' if key not in values else f'no {kind.__name__}'}; rebuild it with dvc repro")
+    return Lineage(**{key: values[key] for key in ("artifact", "digest", "inputs", "params", "packages", "facts")})
 
 
 def require_same(what: str, left_name: str, left: Any, right_name: str, right: Any, remedy: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from draftyard.artifacts.files import write_json
@@ -29,10 +30,13 @@ def read_vocab(directory: Path) -> VocabularyMap:
     path = directory / "vocab.safetensors"
     if not path.is_file():
         raise ArtifactError(f"{path}: no such file; run the stage vocab (dvc repro vocab), or fetch it (dvc pull)")
-    tensors = load_file(path)
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"{path}: cannot be read as safetensors ({error}); re-run the stage vocab") from None
     d2t, t2d = tensors.get("d2t"), tensors.get("t2d")
-    if d2t is None or t2d is None or d2t.dtype != np.int64 or t2d.dtype != np.bool_:
-        raise ArtifactError(f"{path}: must hold d2t (int64) and t2d (bool); re-run the stage vocab")
+    if d2t is None or t2d is None or d2t.dtype != np.int64 or t2d.dtype != np.bool_ or d2t.ndim != 1 or t2d.ndim != 1:
+        raise ArtifactError(f"{path}: must hold d2t (int64, one axis) and t2d (bool, one axis); re-run the stage vocab")
     vocabulary = VocabularyMap(d2t, t2d)
     ids = vocabulary.target_ids
     if len(ids) == 0 or ids[0] < 0 or ids[-1] >= len(t2d) or bool((np.diff(ids) <= 0).any()):

@@ -15,8 +15,11 @@ from draftyard.draft.geometry import DraftGeometry
 TRAINABLE_ALWAYS_FROZEN = ("embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight")
 
 
-def build_config(geometry: DraftGeometry, verifier_name: str, verifier_architecture: str, num_speculative_tokens: int) -> Any:
-    """The Eagle3SpeculatorConfig of `geometry`; every number of the decoder layer is set here, none is derived by the library."""
+def build_config(geometry: DraftGeometry, verifier_name: str | None, verifier_architecture: str, num_speculative_tokens: int) -> Any:
+    """The Eagle3SpeculatorConfig of `geometry`; every number of the decoder layer is set here, none is derived by the library.
+
+    verifier_name: its id on the hub, which speculators looks up when it loads the draft; None for a verifier that has none.
+    """
     from speculators.config import SpeculatorsConfig, VerifierConfig
     from speculators.models.eagle3 import Eagle3SpeculatorConfig
     from speculators.proposals.greedy import GreedyTokenProposalConfig
@@ -40,7 +43,7 @@ def build_config(geometry: DraftGeometry, verifier_name: str, verifier_architect
         eos_token_id=None,
         pad_token_id=None,
     )
-    layer_config._attn_implementation = "eager"  # noqa: SLF001 (flex attention has no backward on a CPU; only the reference test uses this path)
+    layer_config._attn_implementation = "eager"  # flex attention has no backward on a CPU; only the reference test uses this path
     return Eagle3SpeculatorConfig(
         transformer_layer_config=layer_config,
         draft_vocab_size=geometry.draft_vocab_size,

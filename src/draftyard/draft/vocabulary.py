@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from draftyard.errors import ParamError
+from draftyard.errors import ArtifactError, ParamError
 
 if TYPE_CHECKING:
     import torch
@@ -36,10 +36,14 @@ class VocabularyMap:
 
 
 def count_tokens(token_lists: Iterable[list[int]], vocab_size: int) -> NDArray[np.int64]:
-    """Occurrences of each token, int64 [V]."""
+    """Occurrences of each token, int64 [V]. Raises ArtifactError for an id outside the vocabulary: the tokens are another verifier's."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for ids in token_lists:
-        np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
+        array = np.asarray(ids, dtype=np.int64)
+        if array.size and (array.min() < 0 or array.max() >= vocab_size):
+            wrong = int(array.min() if array.min() < 0 else array.max())
+            raise ArtifactError(f"token id {wrong} lies outside the verifier's vocabulary of {vocab_size} tokens; re-run the stage generate")
+        np.add.at(counts, array, 1)
     return counts
 
 
@@ -52,6 +56,8 @@ def choose(counts: NDArray[np.int64], draft_vocab_size: int | None, forced: Iter
     """
     vocab_size = len(counts)
     size = vocab_size if draft_vocab_size is None else draft_vocab_size
+    if size < 1:
+        raise ParamError("draft.vocab_size", size, "must be positive, or null for the verifier's whole vocabulary")
     if size > vocab_size:
         raise ParamError("draft.vocab_size", size, f"is larger than the verifier's vocabulary of {vocab_size} tokens")
     first = sorted({i for i in forced if 0 <= i < vocab_size})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from draftyard.artifacts.card import VerifierCard
 from draftyard.artifacts.generations import Generation
@@ -17,6 +19,9 @@ from draftyard.engines.extract import capture
 from draftyard.errors import DraftyardError
 from draftyard.params.hidden_states import HiddenStatesParams
 from draftyard.verifier_weights import load_embeddings
+
+CANARY_POOL = 256
+"""The canary takes the shortest of this many holdout samples."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ def next_token_agreement(samples: list[Sample], lm_head: Tensor, norm: Tensor, r
         states = F.rms_norm(sample.last[rows].float(), (sample.last.shape[-1],), norm, rms_norm_eps)
         logits = states @ lm_head.T  # (P, V)
         tokens = sample.token_ids[rows + 1]
-        ahead = (logits > logits.gather(1, tokens[:, None])).sum(-1)
+        # Everything that is not below the token, but itself: a tie (states of zeros tie all logits) and NaN are no agreement.
+        ahead = (~(logits < logits.gather(1, tokens[:, None]))).sum(-1) - 1
         positions += len(rows)
         right += int((ahead == 0).sum())
         ranks += int(ahead.sum())
@@ -73,27 +79,30 @@ def reference_difference(samples: list[Sample], model_dir: Path, layer_ids: list
     return worst
 
 
-def run_canary(llm: Any, holdout: list[Generation], model_dir: Path, card: VerifierCard, aux_layer_ids: list[int], params: HiddenStatesParams) -> dict[str, Any]:
+def run_canary(
+    llm: Any, holdout: Iterable[Generation], model_dir: Path, card: VerifierCard, aux_layer_ids: list[int], params: HiddenStatesParams
+) -> dict[str, Any]:
     """Capture a few holdout samples (greedy answers) on the started engine and prove them. Returns the canary's metrics.
 
     Raises DraftyardError when the agreement or the reference difference breaks its bound.
     """
-    chosen = sorted(holdout, key=lambda g: len(g.token_ids))[: params.canary_samples]
+    chosen = sorted(islice(holdout, CANARY_POOL), key=lambda g: len(g.token_ids))[: params.canary_samples]
     samples = list(capture(llm, chosen, card.geometry.hidden_size, len(aux_layer_ids) + 1))
     weights = load_embeddings(model_dir)
     agreement = next_token_agreement(samples, weights["lm_head"], weights["norm"], card.geometry.rms_norm_eps)
     if agreement.agreement < params.canary_min_agreement:
         raise DraftyardError(
-            f"canary: argmax(lm_head(norm(last state))) is the verifier's own next token at only {agreement.agreement:.1%} of {agreement.positions} positions "
-            f"(mean rank {agreement.mean_rank:.1f}), hidden_states.canary_min_agreement={params.canary_min_agreement}: the captured last state is not what lm_head reads "
-            "(another layer, another row, or already normalised), or the answers were not written by this verifier in this dtype"
+            f"canary: argmax(lm_head(norm(last state))) is the verifier's own next token at only {agreement.agreement:.1%} of {agreement.positions} "
+            f"positions (mean rank {agreement.mean_rank:.1f}), hidden_states.canary_min_agreement={params.canary_min_agreement}: the captured last state "
+            "is not what lm_head reads (another layer, another row, or already normalised), or the answers were not written by this verifier in this dtype"
         )
     difference = None
     if card.num_parameters <= params.canary_reference_max_parameters:
         difference = reference_difference(samples, model_dir, [*aux_layer_ids, card.geometry.num_hidden_layers], card.trust_remote_code)
         if not difference <= params.canary_max_difference:
             raise DraftyardError(
-                f"canary: captured states differ from a float32 reference forward by {difference:.2e} (relative), hidden_states.canary_max_difference={params.canary_max_difference}: "
+                f"canary: captured states differ from a float32 reference forward by {difference:.2e} (relative), "
+                f"hidden_states.canary_max_difference={params.canary_max_difference}: "
                 "wrong layers, or an engine dtype too coarse for this bound (verifier.engine_args.dtype)"
             )
     return {

@@ -41,6 +41,8 @@ def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
             "VLLM_LOGGING_CONFIG_PATH": str(config),
             "VLLM_NO_USAGE_STATS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 32),  # freed blocks stay with the process: page faults cost a CPU engine dearly
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONWARNINGS": "ignore",
             "HF_HUB_OFFLINE": "1",

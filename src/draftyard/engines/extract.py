@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,26 +81,26 @@ def plan_shards(lengths: list[int], bytes_per_token: int, shard_bytes: int) -> l
 
 
 def extract_split(
-    llm: Any, split: str, generations: list[Generation], directory: Path, *, hidden_size: int, num_states: int, dtype: str, shard_bytes: int
+    llm: Any, split: str, generations: Iterator[Generation], lengths: list[int], directory: Path, *, hidden_size: int, num_states: int, dtype: str, shard_bytes: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """Capture one split into safetensors shards below `directory`; shards already there are kept.
+    """Capture one split into safetensors shards below `directory`; shards already there are kept. Holds one shard at a time.
 
-    Returns the index entries of the split and the number of resumed shards.
+    lengths: tokens of each of `generations`, in order. Returns the index entries of the split and the number of resumed shards.
     """
     bytes_per_token = num_states * hidden_size * (4 if dtype == "float32" else 2)
-    lengths = [len(g.token_ids) for g in generations]
     entries, resumed, done = [], 0, 0
     progress = Progress(f"hidden_states {split}", sum(lengths), "tokens")
     for number, part in enumerate(plan_shards(lengths, bytes_per_token, shard_bytes)):
         path = directory / f"{split}-{number:05d}.safetensors"
         entry_path = directory / "entries" / f"{path.stem}.json"
+        members = list(islice(generations, len(part)))
         if path.exists() and entry_path.exists():
             entries.append(read_json(entry_path))
             resumed += 1
             done += sum(lengths[part.start : part.stop])
         else:
             samples = []
-            for sample in capture(llm, generations[part.start : part.stop], hidden_size, num_states):
+            for sample in capture(llm, members, hidden_size, num_states):
                 samples.append(sample)
                 done += len(sample.token_ids)
                 progress.update(done)

@@ -25,8 +25,9 @@ LOOP_MAX_PERIOD_TOKENS = 16
 
 @dataclass
 class GenerateReport:
-    """Counts over all shards. skipped: reason -> ids."""
+    """Counts over all shards. conversations have one answer or more each. skipped: reason -> ids."""
 
+    conversations: int = 0
     answers: int = 0
     output_tokens: int = 0
     prompt_tokens: int = 0
@@ -47,7 +48,8 @@ class GenerateReport:
             "looping": len(self.looping),
             "looping_fraction": len(self.looping) / self.answers if self.answers else 0.0,
             "looping_examples": self.looping[:SHOWN],
-            "skipped": {reason: {"count": len(names), "examples": names[:SHOWN]} for reason, names in sorted(self.skipped.items())},
+            "skipped": sum(len(names) for names in self.skipped.values()),
+            "skipped_reasons": {reason: {"count": len(names), "examples": names[:SHOWN]} for reason, names in sorted(self.skipped.items())},
             "unmatched_turns": self.unmatched_turns,
             "categories": {name: dict(counts) for name, counts in sorted(self.categories.items())},
         }
@@ -91,13 +93,27 @@ class Answerer:
         self._params = params
 
     def render(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of the conversation with the generation prompt; the template is applied here and nowhere else."""
-        rendered = self._tokenizer.apply_chat_template(
-            messages, tokenize=True, add_generation_prompt=True, return_dict=False, **self._params.chat_template_kwargs
-        )
+        """Token ids of the conversation with the generation prompt; the template is applied here and nowhere else.
+
+        Raises DraftyardError with the template's own words when it refuses the conversation (some know no system prompt).
+        """
+        from jinja2 import TemplateError
+
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages, tokenize=True, add_generation_prompt=True, return_dict=False, **self._params.chat_template_kwargs
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise DraftyardError(
+                f"the verifier's chat template refuses a conversation ({roles}) that asks {messages[-1]['content'][:60]!r}: {error}; "
+                "change the prompts, or generate.chat_template_kwargs"
+            ) from None
         return list(rendered)
 
-    def answer_shard(self, prompts: list[tuple[Prompt, int]], *, greedy: bool, max_new_tokens: int, report: GenerateReport, on_answers: Callable[[int, int], None]) -> list[Generation]:
+    def answer_shard(
+        self, prompts: list[tuple[Prompt, int]], *, greedy: bool, max_new_tokens: int, report: GenerateReport, on_answers: Callable[[int, int], None]
+    ) -> list[Generation]:
         """Answer (prompt, sample number) pairs turn by turn. Returns the conversations in the order given, skipped ones left out and counted."""
         active: dict[str, _Conversation] = {}
         done: dict[str, _Conversation] = {}
@@ -120,7 +136,9 @@ class Answerer:
             if not text.strip():
                 report.skip("empty answer", conversation.name)
                 continue
-            conversation.turns.append(Turn(prompt_token_ids=list(output.prompt_token_ids), output_token_ids=token_ids, text=text, finish_reason=str(completion.finish_reason)))
+            conversation.turns.append(
+                Turn(prompt_token_ids=list(output.prompt_token_ids), output_token_ids=token_ids, text=text, finish_reason=str(completion.finish_reason))
+            )
             conversation.messages.append({"role": "assistant", "content": text})
             if len(conversation.turns) < len(conversation.prompt.turns) and self._ask(conversation, active, greedy, max_new_tokens, report):
                 continue  # the next turn is on its way
@@ -152,12 +170,20 @@ class Answerer:
 
     def _finish(self, conversation: _Conversation) -> Generation:
         token_ids, spans = join_turns(conversation.turns)
-        return Generation(id=conversation.prompt.id, category=conversation.prompt.category, sample=conversation.sample, turns=conversation.turns, token_ids=token_ids, loss_spans=spans)
+        return Generation(
+            id=conversation.prompt.id,
+            category=conversation.prompt.category,
+            sample=conversation.sample,
+            turns=conversation.turns,
+            token_ids=token_ids,
+            loss_spans=spans,
+        )
 
 
 def count(generations: list[Generation], report: GenerateReport) -> None:
     """Add a finished shard's conversations to the report."""
     for generation in generations:
+        report.conversations += 1
         category = report.categories.setdefault(generation.category, Counter())
         for turn in generation.turns:
             report.answers += 1
@@ -173,20 +199,27 @@ def count(generations: list[Generation], report: GenerateReport) -> None:
 def require_bounds(report: GenerateReport, params: GenerateParams) -> None:
     """Raise DraftyardError when more was skipped, or more answers loop, than the params allow."""
     skipped = sum(len(names) for reason, names in report.skipped.items() if reason != LATER_TURN)
-    asked = report.answers + skipped
+    asked = report.conversations + skipped
     if not report.answers:
-        raise DraftyardError(f"the verifier answered none of {asked} prompts: {', '.join(report.skipped) or 'there were none'}; look at reports/stages/generate.json")
+        reasons = ", ".join(report.skipped) or "there were none"
+        raise DraftyardError(f"the verifier answered none of {asked} prompts: {reasons}; look at reports/stages/generate.json")
     if skipped > params.max_skipped_fraction * asked:
         examples = "; ".join(f"{reason}: {', '.join(names[:3])}" for reason, names in sorted(report.skipped.items()))
-        raise DraftyardError(f"{skipped} of {asked} prompts gave no usable answer ({examples}); generate.max_skipped_fraction={params.max_skipped_fraction} allows {int(params.max_skipped_fraction * asked)}")
+        raise DraftyardError(
+            f"{skipped} of {asked} prompts gave no usable answer ({examples}); "
+            f"generate.max_skipped_fraction={params.max_skipped_fraction} allows {int(params.max_skipped_fraction * asked)}"
+        )
     if len(report.looping) > params.max_looping_fraction * report.answers:
         raise DraftyardError(
-            f"{len(report.looping)} of {report.answers} answers end in a repetition loop (e.g. {', '.join(report.looping[:3])}), which would inflate every acceptance figure; "
-            f"generate.max_looping_fraction={params.max_looping_fraction} allows {int(params.max_looping_fraction * report.answers)}: sample with a temperature, or shorten generate.max_new_tokens"
+            f"{len(report.looping)} of {report.answers} answers end in a repetition loop (e.g. {', '.join(report.looping[:3])}), "
+            f"which would inflate every acceptance figure; generate.max_looping_fraction={params.max_looping_fraction} allows "
+            f"{int(params.max_looping_fraction * report.answers)}: sample with a temperature, or shorten generate.max_new_tokens"
         )
 
 
-def generate_split(answerer: Answerer, split: str, prompts: list[Prompt], directory: Path, *, samples_per_shard: int, params: GenerateParams, report: GenerateReport) -> int:
+def generate_split(
+    answerer: Answerer, split: str, prompts: list[Prompt], directory: Path, *, samples_per_shard: int, params: GenerateParams, report: GenerateReport
+) -> int:
     """Answer one split into shards below `directory`, going on after the shards already there. Returns how many were resumed.
 
     A shard is the unit of batching: its answers do not depend on what ran before it, so a resumed build ends with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -30,7 +31,7 @@ def build(cls: type[T], group: str, values: object) -> T:
             raise ParamError(f"{group}.{key}", values[key], f"unknown key; known keys: {', '.join(fields)}")
     for key in fields:
         if key not in values:
-            raise ParamError(f"{group}.{key}", None, "missing; every key is written out in params.yaml")
+            raise ParamError(f"{group}.{key}", None, "missing; every key is written out, none has a default")
     return cls(**{key: coerce(f"{group}.{key}", values[key], hints[key]) for key in fields})
 
 
@@ -57,19 +58,35 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
     if origin is dict or hint is dict:
         if not isinstance(value, Mapping):
             raise ParamError(key, value, "must be a mapping")
-        return dict(value)
+        return _plain(key, dict(value))
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), key, value)
     if hint is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ParamError(key, value, "must be a number")
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of more than 308 digits
+            number = math.inf
+        if not math.isfinite(number):
             raise ParamError(key, value, "must be finite")
-        return float(value)
+        return number
     names = {int: "a whole number", str: "a text", bool: "true or false"}
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ParamError(key, value, f"must be {names[hint]}")
     return value
+
+
+def _plain(key: str, values: dict[Any, Any]) -> dict[str, Any]:
+    """`values`, which must be JSON: it is digested, and written into lineages."""
+    for name in values:
+        if not isinstance(name, str):
+            raise ParamError(f"{key}.{name}", values[name], "its key must be a text")
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ParamError(key, values, f"must hold texts, numbers, true, false, null, lists and mappings only ({error}); put a date in quotes") from None
+    return values
 
 
 def require(condition: bool, key: str, value: object, rule: str) -> None:

@@ -42,7 +42,16 @@ class DraftParams:
     """Element type of the saved checkpoint."""
 
     def __post_init__(self) -> None:
-        for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings"):
+        for key in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "intermediate_size",
+            "max_position_embeddings",
+        ):
             value = getattr(self, key)
             require(value is None or value > 0, f"draft.{key}", value, "must be positive")
         for key in ("rope_theta", "rms_norm_eps"):

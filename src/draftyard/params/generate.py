@@ -44,6 +44,11 @@ class GenerateParams:
         require(0 < self.top_p <= 1, "generate.top_p", self.top_p, "must lie in (0, 1]")
         require(self.samples_per_prompt >= 1, "generate.samples_per_prompt", self.samples_per_prompt, "must be at least 1")
         if self.samples_per_prompt > 1:
-            require(self.temperature > 0, "generate.samples_per_prompt", self.samples_per_prompt, "needs generate.temperature above 0: greedy answers would all be the same")
+            require(
+                self.temperature > 0,
+                "generate.samples_per_prompt",
+                self.samples_per_prompt,
+                "needs generate.temperature above 0: greedy answers would all be the same",
+            )
         for key in ("max_skipped_fraction", "max_looping_fraction"):
             require(0 <= getattr(self, key) <= 1, f"generate.{key}", getattr(self, key), "must lie in [0, 1]")

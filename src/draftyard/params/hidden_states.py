@@ -37,7 +37,12 @@ class HiddenStatesParams:
         require(self.canary_samples >= 1, "hidden_states.canary_samples", self.canary_samples, "must be at least 1")
         require(0 < self.canary_min_agreement <= 1, "hidden_states.canary_min_agreement", self.canary_min_agreement, "must lie in (0, 1]")
         require(self.canary_max_difference > 0, "hidden_states.canary_max_difference", self.canary_max_difference, "must be positive")
-        require(self.canary_reference_max_parameters >= 0, "hidden_states.canary_reference_max_parameters", self.canary_reference_max_parameters, "must not be negative")
+        require(
+            self.canary_reference_max_parameters >= 0,
+            "hidden_states.canary_reference_max_parameters",
+            self.canary_reference_max_parameters,
+            "must not be negative",
+        )
 
 
 def resolve_aux_layer_ids(ids: tuple[int, ...] | None, num_layers: int) -> tuple[int, ...]:
@@ -47,7 +52,10 @@ def resolve_aux_layer_ids(ids: tuple[int, ...] | None, num_layers: int) -> tuple
     embedding output). Raises ParamError for an id beyond the last layer.
     """
     if ids is None:
-        require(num_layers >= 6, "hidden_states.aux_layer_ids", None, f"a verifier of {num_layers} layers is too shallow for the default [2, n/2, n-3]: give 3 ids")
+        # From 7 on the three differ: 6 layers give [2, 3, 3].
+        require(
+            num_layers >= 7, "hidden_states.aux_layer_ids", None, f"a verifier of {num_layers} layers is too shallow for the default [2, n/2, n-3]: give 3 ids"
+        )
         return (2, num_layers // 2, num_layers - 3)
     require(ids[-1] <= num_layers, "hidden_states.aux_layer_ids", list(ids), f"the verifier has {num_layers} layers: ids lie in 0..{num_layers}")
     return ids

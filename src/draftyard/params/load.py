@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from draftyard.errors import ParamError
 from draftyard.params.base import build
@@ -20,7 +19,7 @@ from draftyard.params.report import ReportParams
 from draftyard.params.train import TrainParams
 from draftyard.params.verifier import VerifierParams
 from draftyard.params.verify import VerifyParams
-from draftyard.params.yaml_file import Yaml12Loader, read_yaml
+from draftyard.params.yaml_file import parse_yaml, read_yaml
 
 GROUPS: dict[str, type] = {
     "verifier": VerifierParams,
@@ -75,5 +74,21 @@ def load_file(path: Path, overrides: tuple[str, ...] = ()) -> Params:
             target = target.get(key) if isinstance(target, dict) else None
         if not separator or not isinstance(target, dict) or keys[-1] not in target:
             raise ParamError(name, text, f"override names no key of {path}; write group.key=value")
-        target[keys[-1]] = yaml.load(text, Loader=Yaml12Loader)  # noqa: S506
+        target[keys[-1]] = parse_yaml(text, f"override {override!r}")
     return validate(values)
+
+
+def main(arguments: list[str]) -> int:
+    """Validate the params files named on the command line, all groups at once; prints each mistake and returns 1 when there is one."""
+    failed = 0
+    for name in arguments:
+        try:
+            load_file(Path(name))
+        except ParamError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

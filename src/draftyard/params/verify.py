@@ -24,7 +24,12 @@ class VerifyParams:
 
     def __post_init__(self) -> None:
         require(1 <= self.num_speculative_tokens <= 16, "verify.num_speculative_tokens", self.num_speculative_tokens, "must lie in 1..16")
-        require(self.simulate_up_to >= self.num_speculative_tokens, "verify.simulate_up_to", self.simulate_up_to, f"must be at least verify.num_speculative_tokens={self.num_speculative_tokens}")
+        require(
+            self.simulate_up_to >= self.num_speculative_tokens,
+            "verify.simulate_up_to",
+            self.simulate_up_to,
+            f"must be at least verify.num_speculative_tokens={self.num_speculative_tokens}",
+        )
         require(self.simulate_up_to <= 16, "verify.simulate_up_to", self.simulate_up_to, "must be at most 16")
         require(self.served_prompts is None or self.served_prompts >= 1, "verify.served_prompts", self.served_prompts, "must be at least 1, or null for all")
         require(self.speed_prompts >= 1, "verify.speed_prompts", self.speed_prompts, "must be at least 1")

@@ -32,6 +32,22 @@ def usable_rows(refs: list[SampleRef], max_tokens: int) -> tuple[list[Row], list
     return rows, short, cut
 
 
+def without_loss(data: HiddenStates, rows: list[Row], prompt_weight: float) -> tuple[list[Row], list[str]]:
+    """Take out the rows that teach nothing (all of their weights are 0). Returns (rows, names of those taken out).
+
+    A prompt weight above 0 gives every row a loss, so nothing is read then.
+    """
+    if prompt_weight > 0:
+        return rows, []
+    kept, names = [], []
+    for row in rows:
+        if bool(data.loss_mask(row.ref)[1 : row.length].any()):
+            kept.append(row)
+        else:
+            names.append(f"{row.ref.id}/{row.ref.sample}")
+    return kept, names
+
+
 def plan_steps(rows: list[Row], batch_tokens: int, seed: int, epoch: int) -> list[list[Row]]:
     """Rows of each optimizer step of an epoch: shuffled, then filled up to `batch_tokens`."""
     order = rows[:]
@@ -59,9 +75,23 @@ def split_micro(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
     return groups
 
 
-def sample_weights(sample: Sample, prompt_weight: float) -> torch.Tensor:
-    """Loss weight of each token [T]: 1 on the verifier's own tokens, `prompt_weight` elsewhere."""
-    return torch.where(sample.loss_mask, 1.0, prompt_weight)
+def token_weights(loss_mask: torch.Tensor, prompt_weight: float, step: int = 0) -> torch.Tensor:
+    """Loss weight of each token at TTT step `step`, float32 [T]: 1 on the verifier's own tokens, elsewhere `prompt_weight` at step 0
+    and 0 later (a prompt teaches what follows what; drafting ahead is learned, and paid for, on answers). loss_mask: bool [T].
+    """
+    return torch.where(loss_mask, 1.0, prompt_weight if step == 0 else 0.0)
+
+
+def step_weights(data: HiddenStates, rows: list[Row], prompt_weight: float, num_steps: int) -> torch.Tensor:
+    """Sum of loss weights of each TTT step over the rows, float32 [num_steps]: step k loses the first k rows of every sample.
+
+    Reads the loss masks alone, so that the states need not be in memory before their turn.
+    """
+    totals = torch.zeros(num_steps)
+    for row in rows:
+        mask = data.loss_mask(row.ref)
+        totals += torch.stack([token_weights(mask, prompt_weight, k)[1 + k : row.length].sum() for k in range(num_steps)])
+    return totals
 
 
 def make_batch(samples: list[Sample], lengths: list[int], prompt_weight: float, device: torch.device, dtype: torch.dtype) -> TttBatch:
@@ -72,13 +102,15 @@ def make_batch(samples: list[Sample], lengths: list[int], prompt_weight: float, 
     last = torch.zeros(len(samples), rows, hidden, dtype=dtype)
     tokens = torch.zeros(len(samples), rows, dtype=torch.int64)
     weights = torch.zeros(len(samples), rows, dtype=torch.float32)
+    later_weights = torch.zeros_like(weights)
     for i, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
         n = length - 1
         aux[i, :n] = sample.aux[:n]
         last[i, :n] = sample.last[1:length]
         tokens[i, :n] = sample.token_ids[1:length]
-        weights[i, :n] = sample_weights(sample, prompt_weight)[1:length]
-    return TttBatch(aux.to(device), last.to(device), tokens.to(device), weights.to(device))
+        weights[i, :n] = token_weights(sample.loss_mask, prompt_weight)[1:length]
+        later_weights[i, :n] = token_weights(sample.loss_mask, prompt_weight, 1)[1:length]
+    return TttBatch(aux.to(device), last.to(device), tokens.to(device), weights.to(device), later_weights.to(device))
 
 
 def load_batch(data: HiddenStates, rows: list[Row], prompt_weight: float, device: torch.device, dtype: torch.dtype) -> TttBatch:

@@ -13,21 +13,23 @@ from draftyard.params.train import TrainParams
 
 def write_model_card(path: Path, card: VerifierCard, geometry: DraftGeometry, params: TrainParams, metrics: dict[str, Any]) -> None:
     """Write the model card. Only facts of the build, no machine names or dates."""
+    name = card.name if card.source != "path" else Path(card.name).name  # a directory of this machine names nothing elsewhere
     revision = f" at {card.revision}" if card.revision else ""
+    heads = f"{geometry.num_attention_heads} x {geometry.head_dim} = {geometry.num_attention_heads * geometry.head_dim}"
     served = f'{{"model": "models/draft", "method": "eagle3", "num_speculative_tokens": {params.ttt_steps}}}'
     text = f"""---
 library_name: speculators
 tags: [eagle3, speculative-decoding, draft]
 ---
 
-# EAGLE-3 draft for {card.name}
+# EAGLE-3 draft for {name}
 
-Verifier: {card.name}{revision} ({card.source}), {card.num_parameters:,} parameters, card digest `{card.digest}`.
+Verifier: {name}{revision} ({card.source}), {card.num_parameters:,} parameters, card digest `{card.digest}`.
 
 | | |
 | --- | --- |
 | parameters | {metrics["parameters"]["saved"]:,} saved, {metrics["parameters"]["trainable"]:,} trained |
-| heads x head_dim | {geometry.num_attention_heads} x {geometry.head_dim} = {geometry.num_attention_heads * geometry.head_dim} (hidden_size {geometry.hidden_size}) |
+| heads x head_dim | {heads} (hidden_size {geometry.hidden_size}) |
 | aux layers | {list(geometry.aux_layer_ids)} (vLLM's convention: 0 is the embedding output) |
 | draft vocabulary | {geometry.draft_vocab_size:,} of {geometry.vocab_size:,} tokens |
 | trained on | {metrics["samples"]:,} of the verifier's own answers, {metrics["tokens_per_epoch"]:,} tokens, {metrics["best_epoch"]} epochs |

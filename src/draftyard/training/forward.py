@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -42,33 +42,84 @@ class Rotary:
         rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
         return x * cos + rotated * sin
 
+    def apply_at(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotate x [B, heads, A, D], whose row a of sample b is at positions[b, a]."""
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, A, D)
+        half = x.shape[-1] // 2
+        rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+        return x * cos + rotated * sin
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows that one step computes, a subset of the step before: what no loss asks for is left out.
+
+    index: int64 [B, A], rows of each sample in order, padded with 0. valid: bool [B, A]. within: int64 [B, A], where each row
+    stands among the rows of the step before (None at step 0).
+    """
+
+    index: Tensor
+    valid: Tensor
+    within: Tensor | None
+
+
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
+    """x [B, S, C], index [B, A] -> [B, A, C]."""
+    base = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1]
+    return x.reshape(-1, x.shape[-1]).index_select(0, (base + index).reshape(-1)).view(*index.shape, x.shape[-1])
+
+
+def select_rows(needed: list[Tensor]) -> list[StepRows]:
+    """StepRows of every step from the rows it needs, bool [B, S] each; needed[k + 1] must be a subset of needed[k]."""
+    steps: list[StepRows] = []
+    before: Tensor | None = None
+    for mask in needed:
+        width = max(1, int(mask.sum(-1).max()))
+        index = mask.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :width]  # needed rows first, in order
+        valid = mask.gather(1, index)
+        index = torch.where(valid, index, 0)
+        within = None
+        if before is not None:
+            place = (before.to(torch.int64).cumsum(-1) - 1).clamp_min(0)  # (B, S): place of each row among the rows before
+            within = torch.where(valid, place.gather(1, index), 0)
+        steps.append(StepRows(index, valid, within))
+        before = mask
+    return steps
+
 
 @dataclass
 class LayerCache:
-    """Keys and values of one layer, [B, G, S, D] per step."""
+    """Keys and values of one layer: [B, G, S, D] of step 0, [B, G, A, D] of each later step."""
 
     keys: list[Tensor]
     values: list[Tensor]
 
+    def narrow(self, within: Tensor) -> None:
+        """Keep only the rows `within` [B, A] of the later steps."""
+        for tensors in (self.keys, self.values):
+            for k in range(1, len(tensors)):
+                index = within[:, None, :, None].expand(-1, tensors[k].shape[1], -1, tensors[k].shape[3])
+                tensors[k] = tensors[k].gather(2, index)
+
 
 def attend(query: Tensor, cache: LayerCache, causal: Tensor, scale: float) -> Tensor:
-    """Attention of query [B, A, S, D] over step 0 (causal [S, S], additive) and the row's own later steps.
+    """Attention of query [B, heads, R, D] over step 0 (causal [R, S] or [B, 1, 1, R, S], additive) and the row's own later steps.
 
-    Returns [B, A, S, D].
+    Returns [B, heads, R, D].
     """
     batch, heads, rows, dim = query.shape
-    groups = cache.keys[0].shape[1]
+    groups, keys = cache.keys[0].shape[1:3]
     share = heads // groups
     grouped = query.reshape(batch, groups, share * rows, dim)
-    scores = (grouped @ cache.keys[0].transpose(-1, -2)).view(batch, groups, share, rows, rows) * scale + causal
+    scores = (grouped @ cache.keys[0].transpose(-1, -2)).view(batch, groups, share, rows, keys) * scale + causal
     if len(cache.keys) == 1:
-        return (torch.softmax(scores, dim=-1).view(batch, groups, share * rows, rows) @ cache.values[0]).reshape(batch, heads, rows, dim)
+        return (torch.softmax(scores, dim=-1).view(batch, groups, share * rows, keys) @ cache.values[0]).reshape(batch, heads, rows, dim)
     by_group = query.view(batch, groups, share, rows, dim)
-    own = torch.stack([(by_group * key[:, :, None]).sum(-1) for key in cache.keys[1:]], dim=-1) * scale  # (B, G, share, S, k)
+    own = torch.stack([(by_group * key[:, :, None]).sum(-1) for key in cache.keys[1:]], dim=-1) * scale  # (B, G, share, R, k)
     weights = torch.softmax(torch.cat((scores, own), dim=-1), dim=-1)
-    out = (weights[..., :rows].reshape(batch, groups, share * rows, rows) @ cache.values[0]).view(batch, groups, share, rows, dim)
+    out = (weights[..., :keys].reshape(batch, groups, share * rows, keys) @ cache.values[0]).view(batch, groups, share, rows, dim)
     for k, value in enumerate(cache.values[1:]):
-        out = out + weights[..., rows + k, None] * value[:, :, None]
+        out = out + weights[..., keys + k, None] * value[:, :, None]
     return out.reshape(batch, heads, rows, dim)
 
 
@@ -94,30 +145,50 @@ class TttForward:
             aux = torch.cat([norm(chunk) for norm, chunk in zip(model.fc_norm, aux.chunk(len(model.fc_norm), dim=-1), strict=True)], dim=-1)
         return model.fc(aux)
 
-    def steps(self, aux: Tensor, tokens_of_step: Callable[[int, Tensor | None], Tensor], num_steps: int, on_step: Callable[[int, Tensor], Tensor | None]) -> None:
-        """Run `num_steps` steps.
+    def steps(
+        self,
+        aux: Tensor,
+        tokens_of_step: Callable[[int, Tensor | None], Tensor],
+        num_steps: int,
+        on_step: Callable[[int, Tensor], Tensor | None],
+        rows: list[StepRows] | None = None,
+    ) -> None:
+        """Run `num_steps` steps over all rows, or over those of `rows` (a single-layer draft only; A of them at step k, else A = S).
 
-        aux: [B, S, 3H]. tokens_of_step(k, previous): token ids [B, S] fed at step k; previous is what on_step(k - 1, ...)
-        returned. on_step(k, states): gets the normalised states [B, S, H] that lm_head takes.
+        aux: [B, S, 3H]. tokens_of_step(k, previous): token ids fed at step k, [B, S] at step 0 and [B, A] later; previous is what
+        on_step(k - 1, ...) returned. on_step(k, states): gets the normalised states [B, A, H] that lm_head takes.
         """
         model = self.model
-        rows = aux.shape[1]
-        rotary = self._rotary_for(rows + num_steps + 1, aux.device)
-        causal = torch.full((rows, rows), float("-inf"), dtype=aux.dtype, device=aux.device).triu(1)
+        length = aux.shape[1]
+        rotary = self._rotary_for(length + num_steps + 1, aux.device)
+        every = torch.arange(length, device=aux.device)
+        causal = torch.full((length, length), float("-inf"), dtype=aux.dtype, device=aux.device).triu(1)
         caches = [LayerCache([], []) for _ in model.layers]
         states = self.fuse(aux)
         previous: Tensor | None = None
         for k in range(num_steps):
+            here = None if rows is None else rows[k]
+            if here is not None:
+                if here.within is not None:
+                    states = gather_rows(states, here.within)
+                    caches[0].narrow(here.within)
+                blocked = here.index[:, None, None, :, None] < every  # (B, 1, 1, A, S)
+                causal = torch.zeros(blocked.shape, dtype=aux.dtype, device=aux.device).masked_fill_(blocked, float("-inf"))
             embeds = model.embed_tokens(tokens_of_step(k, previous)).to(states.dtype)
             for index, layer in enumerate(model.layers):
-                states = self._layer(layer, embeds if index == 0 else None, states, caches[index], rotary, 1 + k, causal)
+                states = self._layer(layer, embeds if index == 0 else None, states, caches[index], rotary, k, causal, here)
             normed = rms_norm(states, model.norm)
             if model.config.norm_output:
                 states = normed
             previous = on_step(k, normed)
 
-    def _layer(self, layer: Any, embeds: Tensor | None, states: Tensor, cache: LayerCache, rotary: Rotary, position: int, causal: Tensor) -> Tensor:
-        """One decoder layer. The first (embeds given) reads [norm(embeds), norm(states)], 2H wide; others read norm(states)."""
+    def _layer(
+        self, layer: Any, embeds: Tensor | None, states: Tensor, cache: LayerCache, rotary: Rotary, step: int, causal: Tensor, here: StepRows | None
+    ) -> Tensor:
+        """One decoder layer. The first (embeds given) reads [norm(embeds), norm(states)], 2H wide; others read norm(states).
+
+        Row j is at position j + 1 + step. At step 0 with selected rows, keys and values are made for all rows, the rest for those.
+        """
         residual = states
         if embeds is not None:
             hidden = rms_norm(states, layer.hidden_norm)
@@ -127,15 +198,24 @@ class TttForward:
         else:
             inputs = rms_norm(states, layer.input_layernorm)
         attention = layer.self_attn
-        batch, rows, _ = inputs.shape
-        query = attention.q_proj(inputs).view(batch, rows, self.heads, self.head_dim).transpose(1, 2)
-        key = attention.k_proj(inputs).view(batch, rows, self.groups, self.head_dim).transpose(1, 2)
-        value = attention.v_proj(inputs).view(batch, rows, self.groups, self.head_dim).transpose(1, 2)
-        cache.keys.append(rotary.apply(key, position))
+        key, value = self._heads(attention.k_proj(inputs), self.groups), self._heads(attention.v_proj(inputs), self.groups)
+        if here is not None and step == 0:
+            inputs, residual = gather_rows(inputs, here.index), gather_rows(residual, here.index)
+        query = self._heads(attention.q_proj(inputs), self.heads)
+        if here is None:
+            query, key = rotary.apply(query, 1 + step), rotary.apply(key, 1 + step)
+        else:
+            query = rotary.apply_at(query, here.index + 1 + step)
+            key = rotary.apply(key, 1) if step == 0 else rotary.apply_at(key, here.index + 1 + step)
+        cache.keys.append(key)
         cache.values.append(value)
-        mixed = attend(rotary.apply(query, position), cache, causal, self.scale)
-        states = residual + attention.o_proj(mixed.transpose(1, 2).reshape(batch, rows, self.heads * self.head_dim))
+        mixed = attend(query, cache, causal, self.scale)  # (B, heads, A, D)
+        states = residual + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         return states + layer.mlp(rms_norm(states, layer.post_attention_layernorm))
+
+    def _heads(self, x: Tensor, heads: int) -> Tensor:
+        """[B, A, heads * D] -> [B, heads, A, D]."""
+        return x.view(*x.shape[:2], heads, self.head_dim).transpose(1, 2)
 
     def _rotary_for(self, positions: int, device: torch.device) -> Rotary:
         if self._rotary is None or self._rotary.cos.shape[0] < positions or self._rotary.cos.device != device:
@@ -148,32 +228,52 @@ def rms_norm(x: Tensor, norm: Any) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
 
 
-class SoftTargetLoss(torch.autograd.Function):
-    """Cross-entropy of draft logits against the verifier's distribution, with the gradient written out.
+LOSS_ROWS = 128
+"""Rows of logits held at a time: [128, V'] stays in a CPU's cache, where the passes over it are cheap."""
 
-    forward(states [M, H], weight [V', H], targets [M, V'] probabilities, row_weights [M]) -> (sum of row_weights * CE, argmax [M] int64).
-    d/dlogits of CE is softmax(logits) - targets; computing it in the forward keeps one [M, V'] buffer instead of four.
+
+class SoftTargetLoss(torch.autograd.Function):
+    """Cross-entropy of draft logits against the verifier's distribution, without ever holding all logits.
+
+    forward(states [M, H], weight [V', H], targets [M, V'] probabilities, best [M], row_weights [M])
+    -> (sum of row_weights * CE, right bool [M]): right where the draft's largest logit is that of token `best`.
+    d/dlogits of CE is softmax(logits) - targets, so the gradients of states and weight are made chunk by chunk in
+    the forward (the idea of Liger's fused linear cross-entropy) and only scaled in the backward.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, row_weights: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        logits = states @ weight.T
-        best = logits.argmax(-1)
-        log_sum = torch.logsumexp(logits.float(), dim=-1)
-        loss = ((log_sum - torch.linalg.vecdot(targets, logits.float())) * row_weights).sum()
-        probabilities = logits.sub_(log_sum[:, None].to(logits.dtype)).exp_()
-        gradient = probabilities.sub_(targets.to(logits.dtype)).mul_(row_weights[:, None].to(logits.dtype))
-        ctx.save_for_backward(states, weight, gradient)
-        ctx.mark_non_differentiable(best)
-        return loss, best
+    def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, best: Tensor, row_weights: Tensor) -> tuple[Tensor, Tensor]:
+        grad_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        right = torch.empty(len(states), dtype=torch.bool, device=states.device)
+        loss = torch.zeros((), dtype=torch.float32, device=states.device)
+        rows = LOSS_ROWS if states.device.type == "cpu" else 8 * LOSS_ROWS
+        for start in range(0, len(states), rows):
+            part = slice(start, start + rows)
+            logits = (states[part] @ weight.T).float()  # (rows, V')
+            right[part] = logits.gather(1, best[part, None])[:, 0] >= logits.amax(-1)
+            log_p = torch.log_softmax(logits, dim=-1)
+            loss -= (torch.linalg.vecdot(targets[part], log_p) * row_weights[part]).sum()
+            gradient = log_p.exp_().sub_(targets[part]).mul_(row_weights[part, None])
+            if grad_states is not None:
+                grad_states[part] = gradient.to(weight.dtype) @ weight
+            if grad_weight is not None:
+                grad_weight.addmm_(gradient.T.to(weight.dtype), states[part].to(weight.dtype))
+        ctx.save_for_backward(grad_states, grad_weight)
+        ctx.mark_non_differentiable(right)
+        return loss, right
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        states, weight, gradient = ctx.saved_tensors
-        scaled = gradient * grads[0].to(gradient.dtype)  # autocast's dtype where it was on in the forward
-        grad_states = (scaled @ weight.to(scaled.dtype)).to(states.dtype) if ctx.needs_input_grad[0] else None
-        grad_weight = (scaled.T @ states.to(scaled.dtype)).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        return grad_states, grad_weight, None, None
+        grad_states, grad_weight = ctx.saved_tensors
+        scale = grads[0]
+        return (
+            None if grad_states is None else grad_states * scale.to(grad_states.dtype),
+            None if grad_weight is None else grad_weight * scale.to(grad_weight.dtype),
+            None,
+            None,
+            None,
+        )
 
 
 @dataclass(frozen=True)
@@ -181,17 +281,27 @@ class TttBatch:
     """A padded batch after the alignment shift.
 
     aux: [B, S, 3H]. last: [B, S, H], the verifier's last state of row j's token. tokens: int64 [B, S]. weights: float32 [B, S],
-    the loss weight of a row whose target comes from that row's last state; 0 on padding.
+    the loss weight of a row whose target comes from that row's last state; 0 on padding. later_weights: the same for the TTT
+    steps after the first (None: equal).
     """
 
     aux: Tensor
     last: Tensor
     tokens: Tensor
     weights: Tensor
+    later_weights: Tensor | None = None
+
+    def target_weights(self, step: int) -> Tensor:
+        """Loss weights [B, S] of step `step`, by target row."""
+        return self.weights if step == 0 or self.later_weights is None else self.later_weights
+
+    def row_weights(self, step: int) -> Tensor:
+        """Loss weights [B, S] of step `step`, by drafting row: row j's target is row j + step; 0 past the end."""
+        return F.pad(self.target_weights(step)[:, step:], (0, step))
 
     def shifted_tokens(self, step: int) -> Tensor:
-        """Teacher tokens of a step: row j gets the token of row j + step, 0 past the end."""
-        return F.pad(self.tokens[:, step:], (0, step)) if step else self.tokens
+        """Teacher tokens [B, S] of a step: row j gets the token of row j + step, 0 past the end."""
+        return F.pad(self.tokens[:, step:], (0, step))
 
 
 @dataclass(frozen=True)
@@ -209,40 +319,59 @@ def ttt_loss(forward: TttForward, batch: TttBatch, *, num_steps: int, decay: flo
 
     Step k compares row j's logits with the verifier's distribution at row j + k (speculators models/eagle3/metrics.py,
     align_for_step). Each step's loss is the weighted mean over rows; `denominator` overrides the sum of weights per step, so
-    that micro-batches of one optimizer step add up to the same loss as a single batch.
+    that micro-batches of one optimizer step add up to the same loss as a single batch. Of a single-layer draft only the rows
+    that a loss asks for are computed: the others are read through their step-0 keys and values alone.
     """
     model = forward.model
-    rows = batch.tokens.shape[1]
+    row_weights = [batch.row_weights(k) for k in range(num_steps)]  # (B, S) each
+    needed = [torch.stack([weights > 0 for weights in row_weights[k:]]).any(0) for k in range(num_steps)]
+    rows = select_rows(needed) if len(model.layers) == 1 else None
+    batch_size, length = batch.tokens.shape
+    first_row = torch.arange(batch_size, device=batch.tokens.device)[:, None] * length  # flat index of each sample's row 0
     with torch.no_grad():
-        flat_weights = batch.weights.reshape(-1)
-        used = flat_weights.nonzero()[:, 0]  # rows that serve as a target
+        used = torch.stack([batch.target_weights(k) > 0 for k in range(num_steps)]).any(0).reshape(-1).nonzero()[:, 0]  # (U,) flat rows that serve as a target
+        place = torch.zeros(batch_size * length, dtype=torch.int64, device=used.device)
+        place[used] = torch.arange(len(used), device=used.device)
         normed = rms_norm(batch.last.reshape(-1, batch.last.shape[-1])[used], model.verifier_norm)
         log_p = torch.log_softmax(F.linear(normed.to(model.verifier_lm_head.weight.dtype), model.verifier_lm_head.weight).float(), dim=-1)
-        targets = log_p.exp()  # (U, V')
-        entropy = -(targets * log_p).sum(-1)
         target_best = log_p.argmax(-1)
-        row_of = used % rows
+        targets = log_p.exp()  # (U, V')
+        entropy = -torch.linalg.vecdot(targets, log_p)
+        del log_p
     loss = torch.zeros((), device=batch.aux.device)
     loss_sums: list[float] = []
     correct_sums: list[float] = []
     weight_sums: list[float] = []
-    right_so_far = torch.ones_like(flat_weights, dtype=torch.bool)
+    right_so_far = torch.ones(batch_size * length, dtype=torch.bool, device=used.device)
+
+    def tokens_of_step(k: int, _: Tensor | None) -> Tensor:
+        shifted = batch.shifted_tokens(k)
+        return shifted if rows is None or k == 0 else shifted.gather(1, rows[k].index)
 
     def on_step(k: int, states: Tensor) -> None:
         nonlocal loss
-        keep = row_of >= k  # target row j + k needs row j
-        index = used[keep]
-        weights = flat_weights[index]
-        source = index - k
-        cross_entropy, best = SoftTargetLoss.apply(states.reshape(-1, states.shape[-1])[source], model.lm_head.weight, targets[keep], weights)
-        divergence = cross_entropy - (entropy[keep] * weights).sum()
+        flat = states.reshape(-1, states.shape[-1])
+        if rows is None:
+            asked = (row_weights[k] > 0).reshape(-1).nonzero()[:, 0]
+            source = asked
+        else:
+            asked_here = rows[k].valid & (row_weights[k].gather(1, rows[k].index) > 0)  # (B, A)
+            asked = asked_here.reshape(-1).nonzero()[:, 0]
+            source = (first_row + rows[k].index).reshape(-1)[asked]  # flat rows of the batch
+        weights = row_weights[k].reshape(-1)[source]
+        wanted = place[source + k]
+        # Where every target is asked for in order, nothing is copied.
+        same = len(wanted) == len(used) and bool((wanted[1:] > wanted[:-1]).all())
+        part = (targets, target_best) if same else (targets[wanted], target_best[wanted])
+        cross_entropy, right = SoftTargetLoss.apply(flat[asked], model.lm_head.weight, *part, weights)
+        divergence = cross_entropy - (entropy[wanted] * weights).sum()
         total = float(weights.sum()) if denominator is None else denominator[k]
         loss = loss + (decay**k) * divergence / max(total, 1e-5)
         with torch.no_grad():
-            right_so_far[source] &= best == target_best[keep]
+            right_so_far[source] &= right
             correct_sums.append(float((right_so_far[source] * weights).sum()))
-            loss_sums.append(float(divergence))
+            loss_sums.append(float(divergence.detach()))
             weight_sums.append(float(weights.sum()))
 
-    forward.steps(batch.aux, lambda k, _: batch.shifted_tokens(k), num_steps, on_step)
+    forward.steps(batch.aux, tokens_of_step, num_steps, on_step, rows)
     return TttResult(loss, loss_sums, correct_sums, weight_sums)

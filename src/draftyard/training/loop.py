@@ -18,10 +18,10 @@ from draftyard.errors import DraftyardError
 from draftyard.params.train import TrainParams
 from draftyard.progress import Progress
 from draftyard.training import resume
-from draftyard.training.batches import Row, load_batch, plan_steps, split_micro, usable_rows
-from draftyard.training.forward import TttBatch, TttForward, ttt_loss
+from draftyard.training.batches import Row, load_batch, plan_steps, split_micro, step_weights, usable_rows, without_loss
+from draftyard.training.forward import TttForward, ttt_loss
 from draftyard.training.optimizers import build_optimizers, learning_rate
-from draftyard.verification.simulation import simulate
+from draftyard.verification.simulation import Tally, simulate
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,14 @@ class Trainer:
         """Train all epochs, going on from the last resume point. Raises DraftyardError when no sample can be used."""
         p = self.params
         rows, skipped, cut = usable_rows(self.data.refs("train"), p.max_sample_tokens)
+        rows, mute = without_loss(self.data, rows, p.prompt_loss_weight)
+        skipped += mute
         holdout, _, _ = usable_rows(self.data.refs("holdout"), 1 << 30)
         self._require_usable(rows, skipped, holdout)
         plans = [plan_steps(rows, p.batch_tokens, p.seed, epoch) for epoch in range(p.epochs)]
         total = sum(len(plan) for plan in plans)
-        position, best = resume.Position(), {}
+        position = resume.Position()
+        best: dict[str, Tensor] = {}
         restored = resume.load(self.work, self.parameters, self.optimizers) if self.work else None
         if restored is not None:
             position, best = restored
@@ -90,10 +93,13 @@ class Trainer:
                 if position.step % self.every == 0:
                     self._checkpoint(position, best)
             first += len(plans[epoch])
-            acceptance = self.evaluate(holdout)
+            tally = self.evaluate(holdout)
+            acceptance = tally.acceptance_length
             position.epoch = epoch + 1
             losses = [r["loss"] for r in position.rows if r["epoch"] == epoch + 1]
-            position.epochs.append({"epoch": epoch + 1, "train_loss": sum(losses) / len(losses), "holdout_acceptance_length": acceptance})
+            rates = [n / tally.rounds for n in tally.accepted] if tally.rounds else []
+            entry = {"epoch": epoch + 1, "train_loss": sum(losses) / len(losses), "holdout_acceptance_length": acceptance, "holdout_acceptance_rates": rates}
+            position.epochs.append(entry)
             if acceptance > position.best_acceptance:
                 position.best_acceptance, position.best_epoch = acceptance, epoch + 1
                 best = {name: q.detach().cpu().clone() for name, q in self.parameters.items()}
@@ -105,20 +111,24 @@ class Trainer:
                 q.copy_(best[name])
         return Trained(position, len(rows), sum(r.length for r in rows), cut, skipped, resumed_from)
 
-    def evaluate(self, holdout: list[Row]) -> float:
-        """Simulated acceptance length on the holdout with train.ttt_steps draft tokens."""
+    def evaluate(self, holdout: list[Row]) -> Tally:
+        """Simulated acceptance on the holdout with train.ttt_steps draft tokens."""
         k = self.params.ttt_steps
-        return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device).by_k[k].acceptance_length
+        return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device).by_k[k]
 
     def _require_usable(self, rows: list[Row], skipped: list[str], holdout: list[Row]) -> None:
         if not rows:
-            raise DraftyardError("no training sample can be used: every one has fewer than 3 tokens; look at data/generations and reports/stages/generate.json")
+            raise DraftyardError(
+                f"no training sample can be used: all {len(skipped)} have fewer than 3 tokens, or no token of the verifier's own within "
+                f"train.max_sample_tokens={self.params.max_sample_tokens}; look at data/generations and reports/stages/generate.json"
+            )
         if not holdout:
             raise DraftyardError("no holdout sample can be used: raise prompts.holdout_prompts")
         allowed = self.params.max_skipped_fraction * (len(rows) + len(skipped))
         if len(skipped) > allowed:
             raise DraftyardError(
-                f"{len(skipped)} training samples are too short to use ({', '.join(skipped[:5])} ...), train.max_skipped_fraction={self.params.max_skipped_fraction} allows {int(allowed)}"
+                f"{len(skipped)} training samples are shorter than 3 tokens or carry no loss ({', '.join(skipped[:5])} ...), "
+                f"train.max_skipped_fraction={self.params.max_skipped_fraction} allows {int(allowed)}"
             )
 
     def _step(self, rows: list[Row], step: int, total: int, epoch: int) -> dict[str, float]:
@@ -126,16 +136,13 @@ class Trainer:
         p = self.params
         lr = learning_rate(step, total, p)
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        batches = [load_batch(self.data, group, p.prompt_loss_weight, self.device, torch.float32) for group in split_micro(rows, self.micro)[rank::world]]
         # A step's loss is a mean over all of its rows, however they are split into micro-batches and processes.
-        totals = self._reduce(torch.stack([step_weights(batch, p.ttt_steps) for batch in batches]).sum(0) if batches else torch.zeros(p.ttt_steps, device=self.device))
-        if float(totals[0]) <= 0:
-            raise DraftyardError(f"optimizer step {step + 1}: none of its samples carries a loss; look at loss_spans in data/generations, or raise train.prompt_loss_weight")
-        denominators = totals.tolist()
+        denominators = step_weights(self.data, rows, p.prompt_loss_weight, p.ttt_steps).tolist()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(2, p.ttt_steps, device=self.device)
-        for batch in batches:
+        for micro in split_micro(rows, self.micro)[rank::world]:
+            batch = load_batch(self.data, micro, p.prompt_loss_weight, self.device, torch.float32)
             with self._precision():
                 result = ttt_loss(self.forward, batch, num_steps=p.ttt_steps, decay=p.ttt_decay, denominator=denominators)
             result.loss.backward()
@@ -153,9 +160,10 @@ class Trainer:
                 group["lr"] = lr
             optimizer.step()
         losses = [float(sums[0, k]) / max(denominators[k], 1e-5) for k in range(p.ttt_steps)]
-        row = {"step": step + 1, "epoch": epoch + 1, "loss": sum(p.ttt_decay**k * loss for k, loss in enumerate(losses)), "learning_rate": lr, "grad_norm": float(norm)}
-        for k, loss in enumerate(losses):
-            row[f"loss_{k}"] = loss
+        loss = sum(p.ttt_decay**k * value for k, value in enumerate(losses))
+        row = {"step": step + 1, "epoch": epoch + 1, "loss": loss, "learning_rate": lr, "grad_norm": float(norm)}
+        for k, value in enumerate(losses):
+            row[f"loss_{k}"] = value
             row[f"accuracy_{k}"] = float(sums[1, k]) / max(denominators[k], 1e-5)
         return row
 
@@ -176,18 +184,13 @@ class Trainer:
             resume.save(self.work, position, self.parameters, best, self.optimizers)
 
 
-def step_weights(batch: TttBatch, num_steps: int) -> Tensor:
-    """Sum of loss weights of each TTT step, [num_steps]: step k loses the first k rows of every sample."""
-    return torch.stack([batch.weights[:, k:].sum() for k in range(num_steps)])
-
-
 def write_curves(path: Path, rows: list[dict[str, float]]) -> None:
-    """Write the curves as CSV, six significant digits."""
+    """Write the curves as CSV, six significant digits. The columns' order is fixed here: rows of a resume point come back in another."""
+    steps = sum(key.startswith("loss_") for key in rows[0]) if rows else 0
+    columns = ["step", "epoch", "loss", "learning_rate", "grad_norm", *(f"{name}_{k}" for k in range(steps) for name in ("loss", "accuracy"))]
     with atomic_writer(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         if rows:
-            writer.writerow(rows[0])
+            writer.writerow(columns)
         for row in rows:
-            writer.writerow([value if isinstance(value, int) else f"{value:.6g}" for value in row.values()])
-
-
+            writer.writerow([row[name] if isinstance(row[name], int) else f"{row[name]:.6g}" for name in columns])

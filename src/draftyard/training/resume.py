@@ -65,6 +65,7 @@ def load(directory: Path, parameters: dict[str, Tensor], optimizers: list[torch.
                 name = next(n for n, p in parameters.items() if p is parameter)
                 prefix = f"optimizer{number}/{name}/"
                 stored = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-                optimizer.state[parameter] = {key: tensor if key == "step" else tensor.to(parameter.device) for key, tensor in stored.items()}
+                # "step" as well: the fused AdamW keeps it on the parameter's device.
+                optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in stored.items()}
     best = {name.removeprefix("best/"): tensor for name, tensor in tensors.items() if name.startswith("best/")}
     return Position(**state["position"]), best

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from draftyard.artifacts.hidden_states import HiddenStates
+from draftyard.errors import ArtifactError
 from draftyard.params.verify import VerifyParams
 from draftyard.runtime import Runtime
 from draftyard.training.batches import Row, usable_rows
 from draftyard.verification.simulation import Tally, simulate
 
-POSITION_EDGES = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+POSITION_EDGES = (0, *(2**power for power in range(4, 31)))
 
 
 def relative_speed(acceptance_length: float, k: int, draft_cost: float, verify_cost: float) -> float:
@@ -36,7 +38,7 @@ def cost_model(model: Any, verifier_parameters: int) -> dict[str, float]:
 def by_position(positions: list[tuple[int, int]]) -> list[dict[str, Any]]:
     """Acceptance length of rounds by their distance from the answer's start, in tokens."""
     bins = []
-    for low, high in zip(POSITION_EDGES, POSITION_EDGES[1:], strict=False):
+    for low, high in pairwise(POSITION_EDGES):
         inside = [accepted for position, accepted in positions if low <= position < high]
         if inside:
             bins.append({"from": low, "to": high, "rounds": len(inside), "acceptance_length": 1 + sum(inside) / len(inside)})
@@ -46,10 +48,16 @@ def by_position(positions: list[tuple[int, int]]) -> list[dict[str, Any]]:
 def run_simulation(
     model: Any, data: HiddenStates, names: set[tuple[str, int]], verifier_parameters: int, params: VerifyParams, runtime: Runtime
 ) -> dict[str, Any]:
-    """Simulate over the holdout samples in `names` (id, sample number). See simulation.py for the method."""
+    """Simulate over the holdout samples in `names` (id, sample number). See simulation.py for the method.
+
+    Raises ArtifactError when one of them has no states, or none is named: a figure would stand for other prompts than it says.
+    """
     torch.set_num_threads(runtime.num_threads())
     rows, _, _ = usable_rows(data.refs("holdout"), 1 << 30)
     rows = [row for row in rows if (row.ref.id, row.ref.sample) in names]
+    absent = sorted(names - {(row.ref.id, row.ref.sample) for row in rows})
+    if absent or not rows:
+        raise ArtifactError(f"{data.directory}: {len(absent)} of {len(names)} holdout samples have no states ({absent[:3]}); run dvc repro hidden_states")
     return summarise(simulate_rows(model, data, rows, params, runtime), params, cost_model(model, verifier_parameters), len(rows))
 
 

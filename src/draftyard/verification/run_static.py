@@ -13,13 +13,13 @@ from draftyard.artifacts.hidden_states import DTYPES
 from draftyard.artifacts.lineage import Lineage
 from draftyard.artifacts.vocab import read_vocab
 from draftyard.draft.geometry import DraftGeometry, expected_tensors, resolve
-from draftyard.draft.model import build_config, build_model, trainable_parameters
+from draftyard.draft.initial import initial_model
+from draftyard.draft.model import trainable_parameters
 from draftyard.params.base import build
 from draftyard.params.draft import DraftParams
 from draftyard.params.train import TrainParams
 from draftyard.verification.check_report import Check
 from draftyard.verification.checks import check_checkpoint
-from draftyard.verifier_weights import load_embeddings
 
 MIN_RELATIVE_MOVE = 1e-3
 
@@ -29,6 +29,14 @@ def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: Verifier
     draft, train = build(DraftParams, "draft", lineage.params["draft"]), build(TrainParams, "train", lineage.params["train"])
     geometry = resolve(draft, card.geometry, lineage.facts["aux_layer_ids"])
     report = check_checkpoint(draft_dir, verifier_dir=model_dir)
+    if report.error is not None:
+        return {
+            **report.to_json(),
+            "status": "fail",
+            "tensors": [],
+            "head_dim": geometry.head_dim,
+            "hidden_per_head": geometry.hidden_size / geometry.num_attention_heads,
+        }
     saved = load_file(draft_dir / "model.safetensors")
     checks = [*report.checks, _against_params(saved, geometry), _same_map(saved, vocab_dir), _moved(saved, geometry, train, vocab_dir, model_dir, card)]
     expected = expected_tensors(geometry)
@@ -36,7 +44,7 @@ def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: Verifier
     result = report.to_json()
     result.update(
         status="fail" if failed else "pass",
-        checks=[check.__dict__ for check in checks] if report.error is None else result["checks"],
+        checks=[check.__dict__ for check in checks],
         tensors=[
             {
                 "name": name,
@@ -73,7 +81,7 @@ def _against_params(saved: dict[str, torch.Tensor], geometry: DraftGeometry) -> 
 def _same_map(saved: dict[str, torch.Tensor], vocab_dir: Path) -> Check:
     """The checkpoint's d2t and t2d are the build's, value by value."""
     d2t, t2d = read_vocab(vocab_dir).tensors()
-    if "d2t" not in saved and bool((d2t == 0).all()):
+    if "d2t" not in saved and len(d2t) == len(t2d):
         return Check("d2t.build", "pass", "full vocabulary: no map is needed")
     same = "d2t" in saved and "t2d" in saved and torch.equal(saved["d2t"], d2t) and torch.equal(saved["t2d"], t2d)
     if not same:
@@ -88,15 +96,13 @@ def _same_map(saved: dict[str, torch.Tensor], vocab_dir: Path) -> Check:
 
 def _moved(saved: dict[str, torch.Tensor], geometry: DraftGeometry, train: TrainParams, vocab_dir: Path, model_dir: Path, card: VerifierCard) -> Check:
     """Every trained tensor differs from its initial value, rebuilt here from the seed."""
-    d2t, t2d = read_vocab(vocab_dir).tensors()
-    config = build_config(geometry, card.name, card.geometry.model_type, train.ttt_steps)
-    initial = trainable_parameters(
-        build_model(config, d2t=d2t, t2d=t2d, **load_embeddings(model_dir), trainable_lm_head=train.trainable_lm_head, seed=train.seed)
-    )
+    initial = trainable_parameters(initial_model(geometry, read_vocab(vocab_dir), card, model_dir, train))
     moves = {}
     for name, start in initial.items():
         rounded = start.detach().to(DTYPES[geometry.dtype]).float()
-        moves[name] = float((saved[name].float() - rounded).norm() / rounded.norm().clamp_min(1e-12)) if name in saved else 0.0
+        moves[name] = (
+            float((saved[name].float() - rounded).norm() / rounded.norm().clamp_min(1e-12)) if name in saved and saved[name].shape == start.shape else 0.0
+        )
     still = sorted(name for name, move in moves.items() if move < MIN_RELATIVE_MOVE)
     if still:
         return Check(

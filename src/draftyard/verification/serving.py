@@ -118,8 +118,11 @@ def engines(plain: dict[str, Any], draft: dict[str, Any], runtime: Runtime, logs
 
 
 def rates(tally: Tally, prompts: int) -> dict[str, Any]:
-    """Counts and rates of a tally. cumulative_rates[i]: rounds with draft tokens 0..i accepted / rounds; conditional_rates[i]: the same / rounds that got to token i."""
-    cumulative = [n / tally.rounds for n in tally.accepted] if tally.rounds else []
+    """Counts and rates of a tally.
+
+    cumulative_rates[i]: rounds with draft tokens 0..i accepted / rounds; conditional_rates[i]: the same / rounds that got to token i.
+    """
+    cumulative = [n / tally.rounds if tally.rounds else 0.0 for n in tally.accepted]
     reached = [tally.rounds, *tally.accepted[:-1]]
     conditional = [n / r if r else 0.0 for n, r in zip(tally.accepted, reached, strict=True)] if tally.accepted else []
     return {

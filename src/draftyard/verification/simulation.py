@@ -82,7 +82,8 @@ def draft_matches(forward: TttForward, samples: list[Sample], k: int, device: to
     matches = torch.zeros(*tokens.shape, k, dtype=torch.bool, device=device)
     for i, ids in enumerate(proposals):
         # Row j holds x[j + 1]; proposal i guesses x[j + 2 + i], which is row j + 1 + i.
-        matches[:, : tokens.shape[1] - 1 - i, i] = ids[:, : tokens.shape[1] - 1 - i] == tokens[:, 1 + i :]
+        known = max(tokens.shape[1] - 1 - i, 0)
+        matches[:, :known, i] = ids[:, :known] == tokens[:, 1 + i :]
     for row, length in enumerate(lengths):
         for i in range(k):
             matches[row, max(length - 2 - i, 0) :, i] = False
@@ -119,7 +120,7 @@ def simulate(model: Any, data: HiddenStates, rows: list[Row], *, k: int, max_k: 
         samples = [data.load(row.ref) for row in group]
         matches = draft_matches(forward, samples, max_k, device).cpu()
         for i, sample in enumerate(samples):
-            start = answer_start(sample) - 1
+            start = max(answer_start(sample) - 1, 0)
             end = len(sample.token_ids) - 2
             tally = result.categories.setdefault(sample.category, Tally())
             result.category_prompts[sample.category] = result.category_prompts.get(sample.category, 0) + 1
@@ -136,7 +137,7 @@ def simulate(model: Any, data: HiddenStates, rows: list[Row], *, k: int, max_k: 
 
 
 def answer_start(sample: Sample) -> int:
-    """Index of the first token of the last answer."""
-    mask = sample.loss_mask.to(torch.int8)
-    ends = (mask[1:] - mask[:-1] == 1).nonzero()[:, 0]
-    return int(ends[-1]) + 1 if len(ends) else 0
+    """Index of the first token of the last answer; the number of tokens where there is no answer."""
+    mask = sample.loss_mask
+    starts = (mask & ~torch.cat((mask.new_zeros(1), mask[:-1]))).nonzero()[:, 0]
+    return int(starts[-1]) if len(starts) else len(mask)

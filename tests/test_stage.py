@@ -1,0 +1,121 @@
+"""What every stage script shares: declared params only, errors without a traceback, SIGTERM like Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftyard import stage
+from draftyard.errors import ParamError
+from draftyard.params.report import ReportParams
+from draftyard.runtime import load_runtime
+from draftyard.stage import DEBUG_VARIABLE, StageContext, run_stage
+
+ROOT = Path(__file__).parents[1]
+
+SCRIPT = """
+import sys, time
+from draftyard import stage
+from draftyard.errors import ArtifactError
+
+stage.load_stage_params = lambda name, root: {"report": {"title": "t", "uncovered_tokens": 1}}
+
+def main(context):
+    if sys.argv[1] == "fail":
+        raise ArtifactError("shard-0: is damaged; re-run the stage")
+    if sys.argv[1] == "bug":
+        raise ZeroDivisionError
+    if sys.argv[1] == "wait":
+        try:
+            print("waiting", flush=True)
+            time.sleep(30)
+        finally:
+            print("cleaned", flush=True)
+    print(context.name, context.root, context.work.name, flush=True)
+
+stage.run_stage("report", main)
+"""
+
+
+def start(directory: Path, what: str, **environment: str) -> subprocess.Popen[str]:
+    shutil.copy(ROOT / "runtime.yaml", directory)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, what], cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_stage_sees_its_name_its_root_and_its_work_area(tmp_path: Path) -> None:
+    child = start(tmp_path, "run", DRAFTYARD_WORK_DIR=str(tmp_path / "elsewhere"))
+    out, _ = child.communicate()
+    assert (child.returncode, out) == (0, f"report {tmp_path} elsewhere\n")
+
+
+def test_a_users_error_is_a_sentence_and_exit_1(tmp_path: Path) -> None:
+    child = start(tmp_path, "fail")
+    _, err = child.communicate()
+    assert child.returncode == 1
+    assert err == "\nreport failed: shard-0: is damaged; re-run the stage\n"
+
+
+def test_a_users_error_has_its_traceback_when_asked_for(tmp_path: Path) -> None:
+    child = start(tmp_path, "fail", **{DEBUG_VARIABLE: "1"})
+    _, err = child.communicate()
+    assert child.returncode == 1
+    assert "Traceback" in err
+
+
+def test_a_bug_keeps_its_traceback(tmp_path: Path) -> None:
+    child = start(tmp_path, "bug")
+    _, err = child.communicate()
+    assert child.returncode == 1
+    assert "ZeroDivisionError" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_unwinds_and_ends_in_a_sentence(number: signal.Signals, tmp_path: Path) -> None:
+    child = start(tmp_path, "wait")
+    assert child.stdout is not None
+    assert child.stdout.readline() == "waiting\n"
+    child.send_signal(number)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert out == "cleaned\n"
+    assert "report interrupted; finished shards are kept" in err
+    assert "Traceback" not in err
+
+
+def test_an_undeclared_group_is_refused(tmp_path: Path) -> None:
+    context = StageContext("report", tmp_path, {"report": {"title": "t", "uncovered_tokens": 1}}, load_runtime(ROOT), tmp_path / ".work")
+    assert context.group(ReportParams, "report").title == "t"
+    with pytest.raises(ParamError, match=r"^gate: stage report does not declare this group in dvc\.yaml"):
+        context.group(ReportParams, "gate")
+
+
+def test_a_declared_value_is_validated(tmp_path: Path) -> None:
+    context = StageContext("report", tmp_path, {"report": {"title": 3, "uncovered_tokens": 1}}, load_runtime(ROOT), tmp_path / ".work")
+    with pytest.raises(ParamError, match=r"^report\.title=3: must be a text"):
+        context.group(ReportParams, "report")
+
+
+def test_params_come_through_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only declared keys, and a number that DVC wrote is a number."""
+    from dvc.repo import Repo
+
+    shutil.copy(ROOT / "runtime.yaml", tmp_path)
+    (tmp_path / "params.yaml").write_text("report: {title: no, uncovered_tokens: 1}\ntrain:\n  lr: 2e-05\n  seed: 1\ngate: {x: 1}\n")
+    (tmp_path / "dvc.yaml").write_text("stages:\n  report:\n    cmd: python r.py\n    params: [report, train.lr]\n")
+    Repo.init(str(tmp_path), no_scm=True).close()
+    monkeypatch.chdir(tmp_path)
+    assert stage.load_stage_params("report", tmp_path) == {"report": {"title": "no", "uncovered_tokens": 1}, "train": {"lr": 2e-05}}
+    seen = []
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        run_stage("report", lambda context: seen.append((context.group(ReportParams, "report"), context.work)))
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert seen == [(ReportParams(title="no", uncovered_tokens=1), tmp_path / ".work")]
