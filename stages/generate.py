@@ -37,13 +37,21 @@ def main(context: StageContext) -> None:
     inputs = {"prompts": read_lineage(prompts_dir, "prompts").digest, "verifier": card.digest}
     packages = package_versions("vllm", "transformers", "torch", "tokenizers")
     runtime = dataclasses.replace(context.runtime.engine)
-    shaping = {"params": dataclasses.asdict(params), "inputs": inputs, "packages": packages, "dtype": engine_args["dtype"], "batching": dataclasses.asdict(runtime)}
+    shaping = {
+        "params": dataclasses.asdict(params),
+        "inputs": inputs,
+        "packages": packages,
+        "dtype": engine_args["dtype"],
+        "batching": dataclasses.asdict(runtime),
+    }
     report = GenerateReport()
     with WorkArea(context.work, ARTIFACT, shaping, MODULES) as area:
         built = area.path / "built"
         llm = start_engine(model_dir, max_model_len=params.max_model_len, runtime=runtime, engine_args=engine_args, trust_remote_code=card.trust_remote_code)
         answerer = Answerer(llm, load_tokenizer(model_dir, card.trust_remote_code), params)
-        resumed = sum(generate_split(answerer, split, splits[split], built, samples_per_shard=runtime.samples_per_shard, params=params, report=report) for split in SPLITS)
+        resumed = sum(
+            generate_split(answerer, split, splits[split], built, samples_per_shard=runtime.samples_per_shard, params=params, report=report) for split in SPLITS
+        )
         if resumed:
             log.info("%d finished shards were resumed", resumed)
         write_json(context.root / "reports/stages/generate.json", report.to_json(engine_args["dtype"]))

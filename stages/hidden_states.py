@@ -11,12 +11,12 @@ from draftyard.artifacts.card import read_card
 from draftyard.artifacts.files import publish_directory, write_json
 from draftyard.artifacts.hidden_states import ARTIFACT, CONVENTION, LAST_STATE, write_index
 from draftyard.artifacts.lineage import package_versions, read_lineage, require_same, write_lineage
+from draftyard.disk import planned_hidden_states_bytes, require_disk
 from draftyard.engines.canary import run_canary
 from draftyard.engines.environment import enter_engine_environment
 from draftyard.engines.extract import extract_split
 from draftyard.engines.vllm_engine import resolve_engine_args, start_extraction_engine
 from draftyard.params.hidden_states import HiddenStatesParams, resolve_aux_layer_ids
-from draftyard.disk import planned_hidden_states_bytes, require_disk
 from draftyard.stage import StageContext, run_stage
 from draftyard.verifiers import materialise
 from draftyard.work import WorkArea
@@ -42,20 +42,43 @@ def main(context: StageContext) -> None:
     engine_args, _ = resolve_engine_args(card.engine_args)
     packages = package_versions("vllm", "torch", "safetensors")
     inputs = {"generations": source.digest, "verifier": card.digest}
-    shaping = {"params": dataclasses.asdict(params), "inputs": inputs, "packages": packages, "dtype": engine_args["dtype"], "batching": dataclasses.asdict(context.runtime.engine)}
+    shaping = {
+        "params": dataclasses.asdict(params),
+        "inputs": inputs,
+        "packages": packages,
+        "dtype": engine_args["dtype"],
+        "batching": dataclasses.asdict(context.runtime.engine),
+    }
     with WorkArea(context.work, ARTIFACT, shaping, MODULES) as area:
         raw, built = area.path / "raw", area.path / "built"
         shutil.rmtree(raw, ignore_errors=True)
         longest = max(max(counts) for counts in lengths.values())
         llm = start_extraction_engine(
-            model_dir, aux_ids, card.geometry.num_hidden_layers, raw, max_model_len=longest + 8, runtime=context.runtime.engine, engine_args=engine_args, trust_remote_code=card.trust_remote_code
+            model_dir,
+            aux_ids,
+            card.geometry.num_hidden_layers,
+            raw,
+            max_model_len=longest + 8,
+            runtime=context.runtime.engine,
+            engine_args=engine_args,
+            trust_remote_code=card.trust_remote_code,
         )
         canary = run_canary(llm, generations_format.read_split(directory, "holdout"), model_dir, card, list(aux_ids), params)
-        log.info("canary: %.4f agreement over %d positions, reference difference %s", canary["agreement"], canary["positions"], canary["reference_max_difference"])
+        log.info(
+            "canary: %.4f agreement over %d positions, reference difference %s", canary["agreement"], canary["positions"], canary["reference_max_difference"]
+        )
         entries = {}
         for split, counts in lengths.items():
             entries[split], resumed = extract_split(
-                llm, split, generations_format.read_split(directory, split), counts, built, hidden_size=card.geometry.hidden_size, num_states=len(aux_ids) + 1, dtype=params.dtype, shard_bytes=params.shard_mib << 20
+                llm,
+                split,
+                generations_format.read_split(directory, split),
+                counts,
+                built,
+                hidden_size=card.geometry.hidden_size,
+                num_states=len(aux_ids) + 1,
+                dtype=params.dtype,
+                shard_bytes=params.shard_mib << 20,
             )
             if resumed:
                 log.info("%d finished %s shards were resumed", resumed, split)

@@ -25,7 +25,16 @@ from draftyard.verifiers import materialise
 from draftyard.work import WorkArea
 
 log = logging.getLogger(__name__)
-MODULES = ("training/loop.py", "training/forward.py", "training/batches.py", "training/optimizers.py", "training/resume.py", "draft/model.py", "draft/initial.py", "verification/simulation.py")
+MODULES = (
+    "training/loop.py",
+    "training/forward.py",
+    "training/batches.py",
+    "training/optimizers.py",
+    "training/resume.py",
+    "draft/model.py",
+    "draft/initial.py",
+    "verification/simulation.py",
+)
 
 
 def main(context: StageContext) -> None:
@@ -35,16 +44,17 @@ def main(context: StageContext) -> None:
     card = read_card(root / "models/verifier.json")
     states, vocab = read_lineage(root / "data/hidden_states", hidden_states_format.ARTIFACT), read_lineage(root / "models/vocab", vocab_format.ARTIFACT)
     require_same("verifiers", "data/hidden_states", states.inputs["verifier"], "models/verifier.json", card.digest, "run dvc repro hidden_states")
-    require_same("generations", "data/hidden_states", states.inputs["generations"], "models/vocab", vocab.inputs["generations"], "run dvc repro hidden_states vocab")
+    require_same(
+        "generations", "data/hidden_states", states.inputs["generations"], "models/vocab", vocab.inputs["generations"], "run dvc repro hidden_states vocab"
+    )
     data = hidden_states_format.HiddenStates(root / "data/hidden_states")
     geometry = resolve(draft, card.geometry, data.aux_layer_ids)
     vocabulary = vocab_format.read_vocab(root / "models/vocab")
     require_same("vocabulary sizes", "models/vocab", len(vocabulary.d2t), "draft.vocab_size", geometry.draft_vocab_size, "run dvc repro vocab")
     counts = parameter_counts(geometry, trainable_lm_head=params.trainable_lm_head)
-    log.info(
-        "draft: %d heads x %d = %d against hidden_size %d, %.2f M parameters, %.2f M trainable",
-        geometry.num_attention_heads, geometry.head_dim, geometry.num_attention_heads * geometry.head_dim, geometry.hidden_size, counts.total / 1e6, counts.trainable / 1e6,
-    )  # fmt: skip
+    heads, width = geometry.num_attention_heads, geometry.num_attention_heads * geometry.head_dim
+    log.info("draft: %d heads x %d = %d against hidden_size %d", heads, geometry.head_dim, width, geometry.hidden_size)
+    log.info("%.2f M parameters, %.2f M trainable", counts.total / 1e6, counts.trainable / 1e6)
     compute = prepare(context.runtime)
     log.info("training on %s in %s (%s)", compute.accelerator.device, compute.dtype_name, compute.reason)
     model_dir = materialise(card, context.work)
@@ -52,7 +62,13 @@ def main(context: StageContext) -> None:
     packages = package_versions("torch", "transformers", "speculators", "accelerate")
     inputs = {"hidden_states": states.digest, "vocab": vocab.digest, "verifier": card.digest}
     described = {"train": dataclasses.asdict(params), "draft": dataclasses.asdict(draft)}
-    shaping = {"params": described, "inputs": inputs, "packages": packages, "device": compute.accelerator.device.type, "micro": context.runtime.train.micro_batch_tokens}
+    shaping = {
+        "params": described,
+        "inputs": inputs,
+        "packages": packages,
+        "device": compute.accelerator.device.type,
+        "micro": context.runtime.train.micro_batch_tokens,
+    }
     with WorkArea(context.work, "draft", shaping, MODULES) as area:
         trainer = Trainer(
             model, data, params, micro_batch_tokens=context.runtime.train.micro_batch_tokens, accelerator=compute.accelerator, autocast=compute.autocast,
@@ -80,7 +96,14 @@ def main(context: StageContext) -> None:
         built = area.path / "built"
         save_checkpoint(model, built, hidden_states_format.DTYPES[draft.dtype])
         write_model_card(built / "README.md", card, geometry, params, metrics)
-        write_lineage(built, "draft", inputs=inputs, params=described, packages=packages, facts={"aux_layer_ids": list(data.aux_layer_ids), "aux_layer_convention": hidden_states_format.CONVENTION})
+        write_lineage(
+            built,
+            "draft",
+            inputs=inputs,
+            params=described,
+            packages=packages,
+            facts={"aux_layer_ids": list(data.aux_layer_ids), "aux_layer_convention": hidden_states_format.CONVENTION},
+        )
         publish_directory(built, root / "models/draft")
         write_json(root / "reports/stages/train.json", metrics)
         area.discard()

@@ -51,7 +51,9 @@ def main(context: StageContext) -> None:
         log.info("simulated acceptance length %.4f over %d rounds", simulated["acceptance_length"], simulated["rounds"])
         generate = answers.params["generate"]
         lengths = {"max_tokens": generate["holdout_max_new_tokens"], "max_model_len": generate["max_model_len"]}
-        served = area.once("serving.json", lambda: run_serving(root / "models/draft", model_dir, card, holdout, params, context.runtime, context.work / "logs", **lengths))
+        served = area.once(
+            "serving.json", lambda: run_serving(root / "models/draft", model_dir, card, holdout, params, context.runtime, context.work / "logs", **lengths)
+        )
         for name, value in (("static", static), ("simulation", simulated), ("serving", served)):
             write_json(out / f"{name}.json", value)
         area.discard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from typing import Any
 
 from draftyard.artifacts import generations as generations_format
 from draftyard.artifacts.card import read_card
@@ -37,20 +38,30 @@ def main(context: StageContext) -> None:
     vocabulary = choose(counts["train"], size, forced)
     if size is None:
         log.warning("draft.vocab_size is null: the draft proposes all %d tokens of the verifier; its lm_head will be the largest tensor", vocab_size)
-    facts = {
+    facts: dict[str, Any] = {
         "size": len(vocabulary.d2t),
         "verifier_vocab_size": vocab_size,
         "forced_tokens": forced,
         "coverage_train": coverage(counts["train"], vocabulary.t2d),
         "coverage_holdout": coverage(counts["holdout"], vocabulary.t2d),
-        "uncovered": [{"token_id": i, "text": tokenizer.decode([i]), "count": n} for i, n in uncovered(counts["train"] + counts["holdout"], vocabulary.t2d, SHOWN)],
+        "uncovered": [
+            {"token_id": i, "text": tokenizer.decode([i]), "count": n} for i, n in uncovered(counts["train"] + counts["holdout"], vocabulary.t2d, SHOWN)
+        ],
     }
-    log.info("%d of %d tokens: %.2f%% of the training answers, %.2f%% of the held-out ones", facts["size"], vocab_size, 100 * facts["coverage_train"], 100 * facts["coverage_holdout"])
+    log.info(
+        "%d of %d tokens: %.2f%% of the training answers, %.2f%% of the held-out ones",
+        facts["size"],
+        vocab_size,
+        100 * facts["coverage_train"],
+        100 * facts["coverage_holdout"],
+    )
     out = context.root / "models/vocab"
     shutil.rmtree(out, ignore_errors=True)
     write_vocab(out, vocabulary, facts)
     inputs = {"generations": source.digest, "verifier": card.digest}
-    write_lineage(out, ARTIFACT, inputs=inputs, params={"draft.vocab_size": size}, packages=package_versions("numpy", "transformers"), facts={"size": facts["size"]})
+    write_lineage(
+        out, ARTIFACT, inputs=inputs, params={"draft.vocab_size": size}, packages=package_versions("numpy", "transformers"), facts={"size": facts["size"]}
+    )
     write_json(context.root / "reports/stages/vocab.json", facts)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from draftyard.disk import free_bytes, hidden_states_bytes_per_token, human_bytes, planned_hidden_states_bytes, require_disk
 from draftyard.draft.geometry import VerifierGeometry
 from draftyard.errors import ArtifactError, DraftyardError, ParamError
 from draftyard.params.load import load_file
-from draftyard.disk import free_bytes, hidden_states_bytes_per_token, human_bytes, planned_hidden_states_bytes, require_disk
 from draftyard.planning import Plan, plan
 from draftyard.planning_text import render_plan
 

@@ -58,9 +58,7 @@ def test_a_terminal_gets_a_live_line_that_the_last_one_ends(clock: Clock) -> Non
     bar.update(2)
     bar.update(4)
     bar.close("done")
-    assert stream.getvalue() == (
-        "\r\x1b[2Ktrain:  50% 2/4 steps, 2/s, 1s elapsed, 1s left\r\x1b[2Ktrain: 100% 4/4 steps, 4/s, 1s elapsed | done\n"
-    )
+    assert stream.getvalue() == ("\r\x1b[2Ktrain:  50% 2/4 steps, 2/s, 1s elapsed, 1s left\r\x1b[2Ktrain: 100% 4/4 steps, 4/s, 1s elapsed | done\n")
 
 
 def test_resumed_units_do_not_count_into_the_rate(clock: Clock) -> None:

@@ -21,7 +21,6 @@ from draftyard.draft.geometry import (
     resolve,
 )
 from draftyard.draft.layouts import to_layout
-from draftyard.errors import DraftyardError
 from draftyard.hardware import available_memory, has_bf16_hardware, nvidia_gpus
 from draftyard.params.hidden_states import resolve_aux_layer_ids
 from draftyard.params.load import Params

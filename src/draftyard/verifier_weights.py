@@ -105,15 +105,18 @@ def _geometry(directory: Path) -> VerifierGeometry:
     return VerifierGeometry.from_config(config, str(path))
 
 
-def load_mlp(directory: Path, layer: int) -> dict[str, Tensor]:
-    """The gated MLP of decoder layer `layer` (counted from 0) as float32: gate_proj, up_proj (I, H), down_proj (H, I), norm (H), as far as they exist.
+def load_layer(directory: Path, layer: int) -> dict[str, Tensor]:
+    """Decoder layer `layer` (counted from 0) of a Llama-like verifier as float32, as far as its tensors exist.
 
-    norm: the RMS norm before the MLP. A layer of experts has none of the projections under these names.
+    q_proj (h*d, H), k_proj, v_proj (kv*d, H), o_proj (H, h*d), gate_proj, up_proj (I, H), down_proj (H, I), and the norms
+    input_layernorm, post_attention_layernorm (H). Latent attention and experts have other names and are absent.
     """
     import torch
     from safetensors import safe_open
 
-    names = {f"mlp.{part}.weight": part for part in ("gate_proj", "up_proj", "down_proj")} | {"post_attention_layernorm.weight": "norm"}
+    names = {f"self_attn.{part}.weight": part for part in ("q_proj", "k_proj", "v_proj", "o_proj")}
+    names |= {f"mlp.{part}.weight": part for part in ("gate_proj", "up_proj", "down_proj")}
+    names |= {f"{part}.weight": part for part in ("input_layernorm", "post_attention_layernorm")}
     loaded = {}
     for name, (file, dtype, _) in read_headers(directory).items():
         tail = name.partition(f"layers.{layer}.")[2]

@@ -14,10 +14,10 @@ from draftyard.errors import ParamError
 from draftyard.params.yaml_file import parse_yaml, read_yaml
 
 SCALARS = [
-    *("yes no on off Yes Off y n true True TRUE false False ~ null NULL Null".split()),
-    *("0 7 -7 +1 0123 08 0x1F 0o17 0b11 1_000 1:30 190:20:30 1:30:00.5".split()),
-    *("1.5 .5 5. +.5 2e-05 1e5 1E+2 12e03 1.e5 1.0E+2 1.5e3 .inf -.Inf 1e e5 1e+ 1.2.3 1_0.5".split()),
-    *("'2e-05' text a.b 2024-01-02 1.2.3.4 0x 0o9 -a +".split()),
+    *(["yes", "no", "on", "off", "Yes", "Off", "y", "n", "true", "True", "TRUE", "false", "False", "~", "null", "NULL", "Null"]),
+    *(["0", "7", "-7", "+1", "0123", "08", "0x1F", "0o17", "0b11", "1_000", "1:30", "190:20:30", "1:30:00.5"]),
+    *(["1.5", ".5", "5.", "+.5", "2e-05", "1e5", "1E+2", "12e03", "1.e5", "1.0E+2", "1.5e3", ".inf", "-.Inf", "1e", "e5", "1e+", "1.2.3", "1_0.5"]),
+    *(["'2e-05'", "text", "a.b", "2024-01-02", "1.2.3.4", "0x", "0o9", "-a", "+"]),
 ]
 
 

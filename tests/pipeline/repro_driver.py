@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dvc.cli import main as dvc
+from dvc.dependency import ParamsDependency
 from dvc.repo import Repo
 
 RAN = Path(".ran")
@@ -22,17 +23,21 @@ def repro() -> list[str]:
     return RAN.read_text().split() if RAN.exists() else []
 
 
-def concerned() -> list[str]:
-    """The stages with a changed param, by `dvc status`."""
-    with Repo() as repo:
-        states = repo.status()
-    return [name for name, changes in states.items() for change in changes if "params.yaml" in change.get("changed deps", {})]
+def concerned(repo: Repo) -> list[str]:
+    """The stages with a changed param: what `dvc status` looks at, without reading dvc.yaml and dvc.lock again each time."""
+    return [stage.addressing for stage in repo.index.stages for dep in stage.deps if isinstance(dep, ParamsDependency) and dep.status()]
 
 
 ran = {}
+opened = None  # for a row of `status` edits
 for edit in json.loads(Path(sys.argv[1]).read_text()):
     path = Path(edit["path"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(edit["text"])
-    ran[edit["name"]] = repro() if edit["how"] == "repro" else concerned()
+    if edit["how"] == "repro":
+        opened = None
+        ran[edit["name"]] = repro()
+    else:
+        opened = opened or Repo()
+        ran[edit["name"]] = concerned(opened)
 print(json.dumps(ran))

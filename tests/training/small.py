@@ -141,7 +141,7 @@ def train_params(**changes: Any) -> TrainParams:
         "ttt_steps": 3,
         "ttt_decay": 0.8,
         "trainable_lm_head": True,
-        "mlp_from_verifier_layer": None,
+        "init_from_verifier_layer": None,
         "prompt_loss_weight": 0.5,
         "seed": 0,
         "max_skipped_fraction": 0.0,

@@ -76,11 +76,12 @@ def test_a_batch_is_aligned_and_padded(tmp_path: Path) -> None:
                 assert torch.equal(batch.aux[i, j], sample.aux[j])
                 assert torch.equal(batch.last[i, j], sample.last[j + 1])
                 assert batch.tokens[i, j] == sample.token_ids[j + 1]
-                assert float(batch.weights[i, j]) == (1.0 if sample.loss_mask[j + 1] else 0.25)
+                assert float(batch.target_weights(0)[i, j]) == (1.0 if sample.loss_mask[j + 1] else 0.25)
+                assert float(batch.target_weights(1)[i, j]) == float(sample.loss_mask[j + 1])
             else:
                 assert not batch.aux[i, j].any()
                 assert not batch.last[i, j].any()
-                assert batch.tokens[i, j] == batch.weights[i, j] == 0
+                assert batch.tokens[i, j] == batch.target_weights(0)[i, j] == batch.target_weights(1)[i, j] == 0
 
 
 def test_a_loaded_batch_equals_the_one_padded_by_hand(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_weights_summed_over_rows_are_those_of_the_batch(prompt_weight: float, t
     data = write_data(tmp_path, samples, samples[:1])
     rows, _, _ = usable_rows(data.refs("train"), 8)
     batch = load_batch(data, rows, prompt_weight, CPU, torch.float32)
-    expected = [float(batch.weights[:, k:].sum()) for k in range(5)]
+    expected = [float(batch.row_weights(k).sum()) for k in range(5)]
     assert step_weights(data, rows, prompt_weight, 5).tolist() == pytest.approx(expected)
 
 

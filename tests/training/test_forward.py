@@ -9,6 +9,7 @@ from speculators.losses import eager
 from draftyard.training.forward import TttForward, ttt_loss
 from tests.training.small import our_batch, sample_tensors, small_model
 
+
 def reference(model, sample, num_steps: int, decay: float):
     aux, last, tokens, mask = sample
     _, loss, metrics = model(

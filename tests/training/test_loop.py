@@ -16,6 +16,7 @@ from draftyard.errors import DraftyardError
 from draftyard.training import loop
 from draftyard.training.batches import plan_steps, usable_rows
 from draftyard.training.loop import Trained, Trainer, write_curves
+from draftyard.verification.simulation import Tally
 from tests.training.small import FakeAccelerator, named_samples, small_model, train_params, write_data
 
 TRAIN, HOLDOUT = [12, 20, 7, 16, 9, 25, 3, 14], [10, 15]
@@ -123,7 +124,7 @@ def test_the_loss_goes_down_and_the_curves_say_so(data: HiddenStates, tmp_path: 
     for row in rows:
         parts = sum(0.8**k * float(row[f"loss_{k}"]) for k in range(3))
         assert float(row["loss"]) == pytest.approx(parts, rel=1e-4)
-        assert 0 <= float(row["accuracy_2"]) <= float(row["accuracy_1"]) <= float(row["accuracy_0"]) <= 1
+        assert all(0 <= float(row[f"accuracy_{k}"]) <= 1 for k in range(3))
 
 
 def test_every_sample_is_seen_once_per_epoch(data: HiddenStates, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,17 +150,18 @@ def test_long_samples_are_cut_and_counted(data: HiddenStates) -> None:
 
 def test_the_best_epoch_is_what_the_model_ends_with(data: HiddenStates, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[dict[str, Tensor]] = []
-    acceptances = iter([1.2, 1.9, 1.9, 1.5])
+    tallies = iter([Tally(10, [2, 0]), Tally(10, [6, 3]), Tally(10, [9, 0]), Tally(10, [5, 0])])
 
-    def evaluate(self: Trainer, holdout: Any) -> float:
+    def evaluate(self: Trainer, holdout: Any) -> Tally:
         kept.append(weights(self))
-        return next(acceptances)
+        return next(tallies)
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     made = trainer(data, params={"epochs": 4})
     trained = made.run()
     assert (trained.position.best_epoch, trained.position.best_acceptance) == (2, 1.9)
     assert [e["holdout_acceptance_length"] for e in trained.position.epochs] == [1.2, 1.9, 1.9, 1.5]
+    assert [e["holdout_acceptance_rates"] for e in trained.position.epochs] == [[0.2, 0.0], [0.6, 0.3], [0.9, 0.0], [0.5, 0.0]]
     assert all(torch.equal(p, kept[1][name]) for name, p in weights(made).items())
     assert not all(torch.equal(p, kept[3][name]) for name, p in weights(made).items())
 

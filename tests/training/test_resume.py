@@ -17,7 +17,10 @@ from tests.training.small import train_params
 
 def parameters(seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.nn.Parameter(torch.randn(shape, generator=generator)) for name, shape in {"a.weight": (4, 3), "norm.weight": (3,), "lm_head.weight": (5, 3)}.items()}
+    return {
+        name: torch.nn.Parameter(torch.randn(shape, generator=generator))
+        for name, shape in {"a.weight": (4, 3), "norm.weight": (3,), "lm_head.weight": (5, 3)}.items()
+    }
 
 
 def stepped(kind: str, seed: int = 0) -> tuple[dict[str, Tensor], list[torch.optim.Optimizer]]:

@@ -81,7 +81,16 @@ def plan_shards(lengths: list[int], bytes_per_token: int, shard_bytes: int) -> l
 
 
 def extract_split(
-    llm: Any, split: str, generations: Iterator[Generation], lengths: list[int], directory: Path, *, hidden_size: int, num_states: int, dtype: str, shard_bytes: int
+    llm: Any,
+    split: str,
+    generations: Iterator[Generation],
+    lengths: list[int],
+    directory: Path,
+    *,
+    hidden_size: int,
+    num_states: int,
+    dtype: str,
+    shard_bytes: int,
 ) -> tuple[list[dict[str, Any]], int]:
     """Capture one split into safetensors shards below `directory`; shards already there are kept. Holds one shard at a time.
 

@@ -14,5 +14,8 @@ def load_tokenizer(model_dir: Path, trust_remote_code: bool) -> Any:
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=trust_remote_code)
     if not tokenizer.chat_template:
-        raise DraftyardError(f"the verifier in {model_dir.name} has no chat template (chat_template.jinja or tokenizer_config.json): use an instruction-tuned verifier, or add its template")
+        raise DraftyardError(
+            f"the verifier in {model_dir.name} has no chat template (chat_template.jinja or tokenizer_config.json): "
+            "use an instruction-tuned verifier, or add its template"
+        )
     return tokenizer

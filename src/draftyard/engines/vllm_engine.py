@@ -14,7 +14,9 @@ DRAIN_SECONDS = 120.0
 CONNECTOR = ("HiddenStatesConnector", "draftyard.engines.connector")
 
 
-def start_engine(model_dir: Path, *, max_model_len: int, runtime: EngineRuntime, engine_args: dict[str, Any], trust_remote_code: bool = False, **extra: Any) -> Any:
+def start_engine(
+    model_dir: Path, *, max_model_len: int, runtime: EngineRuntime, engine_args: dict[str, Any], trust_remote_code: bool = False, **extra: Any
+) -> Any:
     """Start a vllm.LLM on `model_dir`. `engine_args` are the verifier's (dtype resolved); `extra` goes to LLM as it is.
 
     Raises DraftyardError with the engine's own last sentence when it cannot start.
@@ -40,7 +42,15 @@ def start_engine(model_dir: Path, *, max_model_len: int, runtime: EngineRuntime,
 
 
 def start_extraction_engine(
-    model_dir: Path, aux_layer_ids: tuple[int, ...], num_layers: int, storage: Path, *, max_model_len: int, runtime: EngineRuntime, engine_args: dict[str, Any], trust_remote_code: bool = False
+    model_dir: Path,
+    aux_layer_ids: tuple[int, ...],
+    num_layers: int,
+    storage: Path,
+    *,
+    max_model_len: int,
+    runtime: EngineRuntime,
+    engine_args: dict[str, Any],
+    trust_remote_code: bool = False,
 ) -> Any:
     """Start an engine whose requests leave the states of `aux_layer_ids` and of the last layer in `storage`.
 

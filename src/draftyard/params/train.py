@@ -40,8 +40,8 @@ class TrainParams:
     """Weight of step k's loss is ttt_decay ** k."""
     trainable_lm_head: bool
     """Whether lm_head starts as the verifier's rows and is trained (original EAGLE-3), or stays frozen."""
-    mlp_from_verifier_layer: int | None
-    """The first layer's MLP starts as this verifier layer's (counted from 0; -1: the last), if the shapes agree; null: random."""
+    init_from_verifier_layer: int | None
+    """The first draft layer starts as this layer of the verifier (counted from 0; -1: the last), fc hands on the last aux state; null: random."""
     prompt_loss_weight: float
     """Loss weight of prompt tokens at the first TTT step: the target is the verifier's distribution whoever wrote the text. 0: answers only."""
     seed: int
