@@ -6,7 +6,7 @@ import pytest
 import torch
 from speculators.losses import eager
 
-from draftyard.training.forward import TttForward, ttt_loss
+from draftyard.training.forward import TttBatch, TttForward, ttt_loss
 from tests.training.small import our_batch, sample_tensors, small_model
 
 
@@ -75,3 +75,28 @@ def test_autocast_to_bfloat16_trains() -> None:
     result.loss.backward()
     assert result.loss.item() == pytest.approx(exact.loss.item(), rel=0.05)
     assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
+
+
+def test_prompt_rows_count_at_the_first_step_only() -> None:
+    """Other weights for the later steps: the loss is linear in them, so it is put together from runs with one weight each."""
+    model = small_model()
+    samples = sample_tensors([23, 9, 12])
+    answers = our_batch(samples)
+    everything = TttBatch(answers.aux, answers.last, answers.tokens, torch.where(answers.last.abs().sum(-1) > 0, answers.weights.clamp_min(0.25), 0.0))
+    mixed = TttBatch(answers.aux, answers.last, answers.tokens, everything.weights, answers.weights)
+    ones = [1.0, 1.0, 1.0]
+
+    def run(batch: TttBatch, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
+        model.zero_grad()
+        result = ttt_loss(TttForward(model), batch, num_steps=steps, decay=0.8, denominator=ones)
+        result.loss.backward()
+        return result.loss_sums, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    first, gradient_first = run(everything, 1)
+    later, gradient_later = run(answers, 3)
+    _, gradient_not = run(answers, 1)
+    found, gradient = run(mixed, 3)
+    assert found == pytest.approx([first[0], *later[1:]], rel=1e-5)
+    for name in gradient:
+        expected = gradient_first[name] + gradient_later[name] - gradient_not[name]
+        torch.testing.assert_close(gradient[name], expected, rtol=1e-3, atol=1e-4, msg=name)
