@@ -101,7 +101,8 @@ def test_the_lock_of_another_process_is_seen_and_goes_when_it_is_killed(tmp_path
 
 def test_the_lock_is_that_of_the_file_that_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that opened the lock file just before `discard` removed it must not go on with a lock that nobody else can see."""
-    flock, removed = fcntl.flock, []
+    flock = fcntl.flock
+    removed: list[bool] = []
 
     def remove_first(descriptor: int, operation: int) -> None:
         if not removed:

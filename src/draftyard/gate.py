@@ -43,7 +43,7 @@ def evaluate(params: GateParams, metrics: Mapping[str, Any]) -> list[GateLine]:
             params.min_acceptance_length,
             how,
             "gate.min_acceptance_length",
-            "more, and more diverse, prompts help first; then docs: troubleshooting, low acceptance",
+            "more, and more diverse, prompts help first; then docs/troubleshooting.md, The draft",
         ),
         _gap(metrics.get("simulation_gap"), params, excused),
         _skipped("equal_outputs")

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftyard.draft.vocabulary import choose, count_tokens, coverage, uncovered
@@ -24,6 +24,7 @@ def brute_force(tokens: list[int], vocab_size: int, size: int, forced: set[int])
     return sorted(chosen)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_choice_equals_the_brute_force(data: st.DataObject) -> None:
     vocab_size = data.draw(st.integers(1, 30))

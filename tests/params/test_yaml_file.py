@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftyard.errors import ParamError
@@ -23,7 +23,7 @@ SCALARS = [
 
 def as_dvc(text: str) -> Any:
     """What the stages will see: DVC's own reader (ruamel.yaml, YAML 1.2)."""
-    from dvc.utils.serialize import parse_yaml as dvc_parse  # type: ignore[attr-defined]
+    from dvc.utils.serialize import parse_yaml as dvc_parse
 
     return dvc_parse(text, "params.yaml")
 
@@ -34,6 +34,7 @@ def test_scalars_are_read_as_dvc_reads_them(scalar: str) -> None:
     assert repr(ours) == repr(theirs)  # repr: 1 is not 1.0, and not True
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_float_that_dvc_writes_comes_back(value: float) -> None:
     assert parse_yaml(f"a: {value!r}\n", "file") == {"a": value}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftyard.artifacts.hidden_states import SampleRef
@@ -34,6 +34,7 @@ def test_usable_rows_cut_the_long_and_name_the_short() -> None:
     assert usable_rows([], 10) == ([], [], 0)
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 60), st.integers(0, 3), st.integers(0, 3))
 def test_every_sample_is_in_exactly_one_step_of_an_epoch(lengths: list[int], batch_tokens: int, seed: int, epoch: int) -> None:
     rows = rows_of(lengths)
@@ -55,6 +56,7 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert order[0][:6] == ["s16", "s14", "s17", "s22", "s34", "s26"]  # the same on every machine and Python
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 120))
 def test_micro_batches_hold_every_row_once_within_the_bound(lengths: list[int], micro: int) -> None:
     rows = rows_of(lengths)

@@ -58,7 +58,7 @@ def simulated() -> Simulation:
     return Simulation(by_k, {"b": Tally(3, [2, 1]), "a": Tally(5, [3, 2])}, {"a": 2, "b": 1}, [(0, 1), (2, 0)])
 
 
-@pytest.mark.parametrize(("draft_cost", "best"), [(0.0, 3), (0.1, 2), (0.4, 1), (5.0, 1)])
+@pytest.mark.parametrize(("draft_cost", "best"), [(0.0, 3), (0.3, 2), (5.0, 1)])
 def test_the_recommended_number_of_draft_tokens_is_the_fastest(draft_cost: float, best: int) -> None:
     costs = {"draft_cost": draft_cost, "verify_cost": 0.0}
     made = summarise(simulated(), PARAMS, costs, 3)

@@ -67,9 +67,7 @@ def test_a_divergence_names_prompt_position_texts_and_gap() -> None:
 
 
 @pytest.mark.parametrize(("plain", "draft", "position", "texts"), [([5, 6], [5], 1, ("6", "")), ([5], [5, 6], 1, ("", "6")), ([], [7], 0, ("", "7"))])
-def test_an_output_that_ends_early_is_a_divergence_without_a_gap(
-    plain: list[int], draft: list[int], position: int, texts: tuple[str, str]
-) -> None:
+def test_an_output_that_ends_early_is_a_divergence_without_a_gap(plain: list[int], draft: list[int], position: int, texts: tuple[str, str]) -> None:
     def gap(*_: Any) -> float:
         raise AssertionError
 
@@ -156,7 +154,9 @@ def test_a_worker_that_cannot_start_says_why(worker: Path) -> None:
 
 def test_a_worker_that_dies_is_told_with_its_last_words(worker: Path) -> None:
     made = engine("dies", worker)
-    with pytest.raises(DraftyardError, match=r"the plain engine stopped answering; its last words \(verify-plain\.log in \.work/logs\):\n.*\n  CUDA out of memory"):
+    with pytest.raises(
+        DraftyardError, match=r"the plain engine stopped answering; its last words \(verify-plain\.log in \.work/logs\):\n.*\n  CUDA out of memory"
+    ):
         made.wait_ready()
     with pytest.raises(DraftyardError, match="the plain engine stopped answering"):
         for _ in range(3):

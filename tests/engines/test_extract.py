@@ -1,0 +1,109 @@
+"""Which samples share a shard, what a captured sample must be, and shards that go on where they stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftyard.artifacts.files import digest_directory
+from draftyard.artifacts.generations import Generation, Turn, join_turns
+from draftyard.artifacts.hidden_states import HiddenStates, Sample, write_index
+from draftyard.engines import extract
+from draftyard.engines.extract import _check, extract_split, plan_shards
+from draftyard.errors import DraftyardError
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 8), st.integers(1, 300))
+def test_shards_are_consecutive_full_and_within_the_bound(lengths: list[int], bytes_per_token: int, shard_bytes: int) -> None:
+    ranges = plan_shards(lengths, bytes_per_token, shard_bytes)
+    assert [i for part in ranges for i in part] == list(range(len(lengths)))
+    sizes = [sum(lengths[i] for i in part) * bytes_per_token for part in ranges]
+    for number, (part, size) in enumerate(zip(ranges, sizes, strict=True)):
+        assert len(part) == 1 or size <= shard_bytes
+        if number + 1 < len(ranges):  # not closed early
+            assert size + lengths[part.stop] * bytes_per_token > shard_bytes
+
+
+def test_examples() -> None:
+    assert plan_shards([], 4, 100) == []
+    assert plan_shards([10, 10, 10], 4, 80) == [range(2), range(2, 3)]
+    assert plan_shards([100, 1, 100], 4, 80) == [range(1), range(1, 2), range(2, 3)]
+
+
+def generation(name: str, prompt: list[int], output: list[int]) -> Generation:
+    turns = [Turn(prompt_token_ids=prompt, output_token_ids=output, text="x", finish_reason="stop")]
+    token_ids, spans = join_turns(turns)
+    return Generation(id=name, category="chat", sample=2, turns=turns, token_ids=token_ids, loss_spans=spans)
+
+
+G = generation("a", [1, 2, 3], [4, 5])
+STATES = torch.arange(5 * 4 * 6, dtype=torch.float32).view(5, 4, 6)  # 5 tokens, 3 aux layers and the last, hidden 6
+
+
+def test_a_captured_sample_keeps_its_rows_and_layers() -> None:
+    sample = _check(STATES, torch.tensor(G.token_ids), G, 6, 4)
+    for row in range(5):
+        for layer in range(3):
+            assert torch.equal(sample.aux[row, 6 * layer : 6 * layer + 6], STATES[row, layer])
+        assert torch.equal(sample.last[row], STATES[row, 3])
+    assert sample.loss_mask.tolist() == [False, False, False, True, True]
+    assert (sample.id, sample.category, sample.sample) == ("a", "chat", 2)
+
+
+@pytest.mark.parametrize(
+    ("states", "tokens", "message"),
+    [
+        (STATES, [1, 2, 3, 4, 6], "sample a/2 belong to other tokens than were asked for"),
+        (STATES[:4], [1, 2, 3, 4], "sample a/2 belong to other tokens"),
+        (STATES[:4], G.token_ids, r"sample a/2 have shape \(4, 4, 6\), expected \(5, 4, 6\) \(tokens, states, hidden\)"),
+        (STATES[:, :3], G.token_ids, r"expected \(5, 4, 6\)"),
+        (STATES.masked_fill(STATES == 17, float("nan")), G.token_ids, "sample a/2 hold NaN or infinity"),
+        (STATES.masked_fill(STATES == 17, float("inf")), G.token_ids, "sample a/2 hold NaN or infinity"),
+    ],
+)
+def test_a_sample_that_is_not_what_was_asked_for_is_named(states: torch.Tensor, tokens: list[int], message: str) -> None:
+    with pytest.raises(DraftyardError, match=message):
+        _check(states, torch.tensor(tokens), G, 6, 4)
+
+
+GENERATIONS = [generation(f"g{i}", [1] * (i + 1), [2] * 3) for i in range(5)]
+LENGTHS = [len(g.token_ids) for g in GENERATIONS]
+
+
+def extracted(directory: Path, captured: list[str], monkeypatch: pytest.MonkeyPatch, stop_before: str | None = None) -> int:
+    def capture(llm: Any, generations: list[Generation], hidden_size: int, num_states: int) -> Iterator[Sample]:
+        for g in generations:
+            if g.id == stop_before:
+                raise KeyboardInterrupt
+            captured.append(g.id)
+            generator = torch.Generator().manual_seed(len(g.token_ids))
+            yield _check(torch.randn(len(g.token_ids), 4, 6, generator=generator), torch.tensor(g.token_ids), g, 6, 4)
+
+    monkeypatch.setattr(extract, "capture", capture)
+    entries, resumed = extract_split(None, "train", iter(GENERATIONS), LENGTHS, directory, hidden_size=6, num_states=4, dtype="bfloat16", shard_bytes=48 * 10)
+    write_index(directory, aux_layer_ids=(1, 2, 3), hidden_size=6, dtype="bfloat16", splits={"train": entries})
+    return resumed
+
+
+def test_a_killed_extraction_goes_on_after_its_last_shard_and_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[str] = []
+    assert extracted(tmp_path / "plain", captured, monkeypatch) == 0
+    assert captured == [g.id for g in GENERATIONS]
+    data = HiddenStates(tmp_path / "plain")
+    assert [ref.id for ref in data.refs("train")] == captured
+    assert [len(data.load(ref).token_ids) for ref in data.refs("train")] == LENGTHS
+    assert len({ref.file for ref in data.refs("train")}) == 4  # 4 + 5 tokens, then 6, 7, 8: at most 10 a shard
+    captured.clear()
+    with pytest.raises(KeyboardInterrupt):
+        extracted(tmp_path / "killed", captured, monkeypatch, stop_before="g3")
+    captured.clear()
+    assert extracted(tmp_path / "killed", captured, monkeypatch) == 2
+    assert captured == ["g3", "g4"]
+    assert digest_directory(tmp_path / "killed") == digest_directory(tmp_path / "plain")
