@@ -1,6 +1,6 @@
 """Acceptance of the built draft on question sets that nobody trained on, simulated and served.
 
-    python benchmarks/acceptance.py QUESTIONS.jsonl [...] [--questions 24] [--max-new-tokens 96]
+    python benchmarks/acceptance.py QUESTIONS.jsonl [...] [--questions 24] [--max-new-tokens 96] [--simulate-only]
 
 Each file holds one JSON object a line whose "turns"[0] is the question (MT-Bench's format). Run in the repository after
 `dvc repro`; answers and states go to a temporary directory. Prints one JSON object.
@@ -12,6 +12,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from draftyard.artifacts.card import read_card
 from draftyard.artifacts.hidden_states import HiddenStates, write_index
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--questions", type=int, default=24)
     parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--simulate-only", action="store_true", help="no serving: a third of the time")
     parser.add_argument("--draft", type=Path, default=Path("models/draft"))
     arguments = parser.parse_args()
     root = Path.cwd()
@@ -76,10 +78,11 @@ def main() -> None:
         simulated = run_simulation(
             load_draft(arguments.draft), HiddenStates(directory), {(a.id, 0) for a in answers}, card.num_parameters, params.verify, runtime
         )
-    served = run_serving(
-        arguments.draft, model_dir, card, answers, params.verify, runtime, work / "logs", max_tokens=arguments.max_new_tokens, max_model_len=2048
-    )
-    result = {
+    served: dict[str, Any] = {}
+    if not arguments.simulate_only:
+        lengths_served = {"max_tokens": arguments.max_new_tokens, "max_model_len": 2048}
+        served = run_serving(arguments.draft, model_dir, card, answers, params.verify, runtime, work / "logs", **lengths_served)
+    result: dict[str, Any] = {
         "questions": len(answers),
         "max_new_tokens": arguments.max_new_tokens,
         "k": params.verify.num_speculative_tokens,

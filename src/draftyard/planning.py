@@ -164,20 +164,20 @@ def _expected_tokens(params: Params, prompts: int) -> dict[str, int]:
 
 
 def estimate_seconds(params: Params, num_parameters: int, counts: ParameterCounts, tokens: dict[str, int]) -> dict[str, float]:
-    """Seconds per stage on this machine's CPU, scaled from what 2 cores without bfloat16 units did with SmolLM2-135M (134.5M
-    parameters) and a draft of 11M trainable parameters: 150 tokens/s generated, 600 extracted, 1380 trained, 15 served one at a time.
+    """Seconds per stage on this machine's CPU, scaled from the default build on 2 cores with AVX2 (SmolLM2-135M, 134.5M parameters, a
+    draft of 8.9M trainable parameters), in planned tokens: 200 a second generated, 300 extracted, 405 trained, 9 served one at a time.
     """
     cores = len(os.sched_getaffinity(0)) / 2
     verifier = num_parameters / 134.5e6 / cores
-    draft = counts.trainable / 11e6 / cores
+    draft = counts.trainable / 8.9e6 / cores
     held_out = min(params.prompts.holdout_prompts, params.verify.served_prompts or params.prompts.holdout_prompts)
     served = held_out * params.generate.holdout_max_new_tokens
     timed = 2 * params.verify.speed_prompts * params.verify.speed_repeats * params.generate.holdout_max_new_tokens
     seconds = {
-        "generate": tokens["total"] / 150 * verifier,
-        "hidden_states": tokens["total"] / 600 * verifier,
-        "train": params.train.epochs * tokens["train"] / 1380 * draft * params.train.ttt_steps / 3,
-        "verify": (2 * served / 100 + timed / 15) * verifier,
+        "generate": tokens["total"] / 200 * verifier,
+        "hidden_states": tokens["total"] / 300 * verifier,
+        "train": params.train.epochs * tokens["train"] / 405 * draft * params.train.ttt_steps / 3,
+        "verify": (2 * served / 100 + timed / 9) * verifier,
     }
     return {**seconds, "total": sum(seconds.values())}
 

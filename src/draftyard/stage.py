@@ -46,8 +46,12 @@ def load_stage_params(stage: str, root: Path) -> dict[str, Any]:
     Read through DVC, so that an undeclared key is absent, and a number that DVC wrote (`lr: 2e-05`) is a number.
     """
     import dvc.api
+    from dvc.exceptions import DvcException
 
-    return dict(dvc.api.params_show(stages=stage, deps=True, repo=str(root)))
+    try:
+        return dict(dvc.api.params_show(stages=stage, deps=True, repo=str(root)))
+    except DvcException as error:
+        raise ParamError("params.yaml", None, f"DVC cannot read the params of stage {stage}: {' '.join(str(error).split())}") from None
 
 
 def run_stage(name: str, main: Callable[[StageContext], None]) -> None:

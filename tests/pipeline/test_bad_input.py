@@ -258,6 +258,6 @@ def test_the_plan_of_a_verifier_that_is_no_model(root: Path, monkeypatch: pytest
 
 def test_the_plan_warns_of_a_small_disk(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
-    monkeypatch.setattr("draftyard.disk.free_bytes", lambda path: 1000)
+    monkeypatch.setattr("draftyard.planning.free_bytes", lambda path: 1000)
     result = CliRunner().invoke(main, ["plan", "--json"])
     assert "1.0 kB are free; lower prompts.max_prompts" in " ".join(json.loads(result.output)["warnings"])

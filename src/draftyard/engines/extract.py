@@ -12,7 +12,6 @@ import torch
 from draftyard.artifacts.files import read_json, write_json
 from draftyard.artifacts.generations import Generation
 from draftyard.artifacts.hidden_states import Sample, write_shard
-from draftyard.engines.connector import take_hidden_states
 from draftyard.engines.vllm_engine import RequestLoop, greedy_params
 from draftyard.errors import DraftyardError
 from draftyard.progress import Progress
@@ -24,6 +23,8 @@ def capture(llm: Any, generations: list[Generation], hidden_size: int, num_state
     Every sample is checked: the token ids that come back are those that were asked for, one row per token, finite.
     Raises DraftyardError naming the sample otherwise.
     """
+    from draftyard.engines.connector import take_hidden_states  # imports vllm, which a mistake in the params should not wait for
+
     loop = RequestLoop(llm)
     sampling = greedy_params(1)
     for number, generation in enumerate(generations):
