@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftyard.artifacts.prompts import Prompt
-from draftyard.errors import DraftyardError
+from draftyard.errors import DraftyardError, ParamError
 from draftyard.prompts.collect import Candidate
 from draftyard.prompts.near import jaccard
 from draftyard.prompts.select import Selection, proportional, select
@@ -120,6 +120,25 @@ def test_max_prompts_cuts_evenly_and_leaves_the_holdout_alone() -> None:
         largest = max(sizes.values())
         assert all(largest - size <= 1 or size == available[name] for name, size in sizes.items())
         assert len(result.cut) == len(full.train) - len(result.train)
+
+
+def test_category_weights_share_out_what_max_prompts_leaves() -> None:
+    """Weights 1 : 0.5 : 0.25 of 140 are 80 : 40 : 20; a category that runs out leaves its share to the others."""
+    prompts = make({"a": 300, "b": 300, "c": 300})
+    weights = {"b": 0.5, "c": 0.25}
+    sizes = Counter(c.category for c in split(prompts, holdout_prompts=20, max_prompts=160, category_weights=weights).train)
+    assert sizes == {"a": 80, "b": 40, "c": 20}
+    scarce = make({"a": 40, "b": 300, "c": 300})
+    full = Counter(c.category for c in split(scarce, holdout_prompts=20).train)
+    sizes = Counter(c.category for c in split(scarce, holdout_prompts=20, max_prompts=180, category_weights=weights).train)
+    assert sizes["a"] == full["a"]
+    assert abs(sizes["b"] - 2 * sizes["c"]) <= 2
+    assert sum(sizes.values()) == 160
+
+
+def test_a_weight_for_a_category_that_is_not_there() -> None:
+    with pytest.raises(ParamError, match=r"prompts\.category_weights\.maths=2\.0: no prompt has this category; there are a, b"):
+        split(make({"a": 9, "b": 9}), holdout_prompts=2, category_weights={"maths": 2.0})
 
 
 def test_a_larger_max_prompts_only_adds() -> None:

@@ -14,7 +14,7 @@ from draftyard.artifacts.files import digest_directory
 from draftyard.artifacts.prompts import read_prompts_lineage, read_split
 from draftyard.errors import ArtifactError, ParamError
 from draftyard.prompts.report import OUTCOMES
-from draftyard.runtime import EngineRuntime, Runtime, TrainRuntime
+from draftyard.runtime import EngineRuntime, Runtime, StoreRuntime, TrainRuntime
 from draftyard.stage import StageContext
 from stages import prompts as stage
 
@@ -22,14 +22,28 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS: dict[str, Any] = {
     "sources": [{"kind": "embedded", "path": "data/sources/embedded"}, {"kind": "jsonl", "path": "data/sources/mine.jsonl"}],
     "max_prompts": 300,
+    "category_weights": {},
     "holdout_prompts": 45,
     "near_duplicate_threshold": 0.5,
     "max_reject_fraction": 0.3,
     "seed": 0,
 }
 RUNTIME = Runtime(
-    engine=EngineRuntime(max_num_seqs=1, max_num_batched_tokens=1, kv_cache_gib=1, gpu_memory_utilization=1.0, tensor_parallel_size=1, samples_per_shard=1),
-    train=TrainRuntime(device="cpu", micro_batch_tokens=8, checkpoint_every_steps=1),
+    engine=EngineRuntime(
+        max_num_seqs=1,
+        max_num_batched_tokens=1,
+        kv_cache_gib=1,
+        gpu_memory_utilization=1.0,
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        enable_expert_parallel=False,
+        samples_per_shard=1,
+        start_seconds=1.0,
+        stall_seconds=1.0,
+        max_restarts=0,
+    ),
+    store=StoreRuntime(url=None, cache_gib=1.0),
+    train=TrainRuntime(device="cpu", micro_batch_tokens=8, checkpoint_every_steps=1, logger=None),
     threads=1,
 )
 

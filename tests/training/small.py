@@ -12,7 +12,7 @@ from draftyard.artifacts.hidden_states import HiddenStates, Sample, write_index,
 from draftyard.draft.geometry import DraftGeometry
 from draftyard.draft.model import build_config, build_model
 from draftyard.params.train import TrainParams
-from draftyard.training.forward import TttBatch
+from draftyard.training.loss import TttBatch
 
 VOCAB, HIDDEN, DRAFT_VOCAB = 96, 32, 40
 torch.set_num_threads(1)  # for tensors this small a second thread costs more than it gives, above all on a busy machine
@@ -140,6 +140,7 @@ def train_params(**changes: Any) -> TrainParams:
         "max_grad_norm": 1.0,
         "ttt_steps": 3,
         "ttt_decay": 0.8,
+        "ttt_rows": "all",
         "trainable_lm_head": True,
         "init_from_verifier_layer": None,
         "prompt_loss_weight": 0.5,
@@ -155,3 +156,8 @@ class FakeAccelerator:
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.num_processes, self.process_index, self.is_main_process = 1, 0, True
+        self.logged: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Keep what a tracker would get."""
+        self.logged.append((step, values))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from speculators.losses import eager
 
-from draftyard.training.forward import TttBatch, TttForward, ttt_loss
+from draftyard.training.forward import TttForward
+from draftyard.training.loss import TttBatch, ttt_loss
 from tests.training.small import our_batch, sample_tensors, small_model
 
 
@@ -100,3 +101,32 @@ def test_prompt_rows_count_at_the_first_step_only() -> None:
     for name in gradient:
         expected = gradient_first[name] + gradient_later[name] - gradient_not[name]
         torch.testing.assert_close(gradient[name], expected, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_accepted_rows_go_on_and_others_stop(layers: int) -> None:
+    """With a vocabulary of 6 tokens one guess in six is right by chance. Expected values: every row computed, then masked by hand."""
+    model = small_model(layers=layers, draft_vocab_size=6)
+    batch = our_batch(sample_tensors([41, 23, 37]))
+    states: list[torch.Tensor] = []
+    TttForward(model).steps(batch.aux, lambda k, _: batch.shifted_tokens(k), 3, lambda k, normed: states.append(normed))
+    last = batch.last * torch.rsqrt(batch.last.pow(2).mean(-1, keepdim=True) + model.verifier_norm.variance_epsilon) * model.verifier_norm.weight
+    targets = torch.softmax(last @ model.verifier_lm_head.weight.T, -1)
+    alive = torch.ones_like(batch.tokens, dtype=torch.bool)
+    expected, survivors = [], []
+    for k in range(3):
+        drafted = torch.log_softmax(states[k] @ model.lm_head.weight.T, -1)
+        wanted = torch.nn.functional.pad(targets[:, k:], (0, 0, 0, k), value=1.0)
+        weights = torch.nn.functional.pad(batch.weights[:, k:], (0, k))
+        divergence = (wanted * (wanted.log() - drafted)).sum(-1)
+        expected.append(float((divergence * weights * alive).detach().sum()) / float(weights.sum()))
+        survivors.append(int((alive & (weights > 0)).sum()))
+        alive &= torch.where(weights > 0, drafted.argmax(-1) == wanted.argmax(-1), True)
+    assert survivors[0] > survivors[1] > survivors[2] > 0
+    full = ttt_loss(TttForward(model), batch, num_steps=3, decay=0.8)
+    result = ttt_loss(TttForward(model), batch, num_steps=3, decay=0.8, accepted_only=True)
+    assert [s / w for s, w in zip(result.loss_sums, result.weight_sums, strict=True)] == pytest.approx(expected, rel=1e-5)
+    assert result.correct_sums == full.correct_sums
+    assert result.loss.item() == pytest.approx(sum(0.8**k * value for k, value in enumerate(expected)), rel=1e-5)
+    result.loss.backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)

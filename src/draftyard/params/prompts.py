@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -21,7 +22,9 @@ class PromptsParams:
     sources: tuple[dict[str, Any], ...]
     """A list of {kind: embedded|jsonl|hf, ...}; files live below data/sources, where DVC sees them change."""
     max_prompts: int | None
-    """At most this many prompts over train and holdout; train is cut, evenly over categories. null: all."""
+    """At most this many prompts over train and holdout; train is cut, over categories by their weights. null: all."""
+    category_weights: dict[str, float]
+    """Share of a category in what max_prompts leaves, relative to the others: {summarisation: 0.5} takes half as many; not named: 1."""
     holdout_prompts: int
     """How many prompts are held out for simulation, serving and the training's own evaluation."""
     near_duplicate_threshold: float
@@ -61,6 +64,8 @@ class PromptsParams:
                     "hf needs the full commit hash (40 hex digits): a branch name is not a version",
                 )
         require(self.max_prompts is None or self.max_prompts > 0, "prompts.max_prompts", self.max_prompts, "must be positive or null")
+        for name, weight in self.category_weights.items():
+            require(0 < weight < math.inf, f"prompts.category_weights.{name}", weight, "must be positive; to leave a category out, leave it out of the sources")
         require(self.holdout_prompts >= 1, "prompts.holdout_prompts", self.holdout_prompts, "must be at least 1")
         if self.max_prompts is not None:
             require(

@@ -38,6 +38,8 @@ class TrainParams:
     """Training-time test steps: how many tokens ahead the draft is trained on its own states."""
     ttt_decay: float
     """Weight of step k's loss is ttt_decay ** k."""
+    ttt_rows: Literal["all", "accepted"]
+    """Rows that steps after the first train on: all, or those whose earlier guesses were the verifier's, from which alone serving goes on."""
     trainable_lm_head: bool
     """Whether lm_head starts as the verifier's rows and is trained (original EAGLE-3), or stays frozen."""
     init_from_verifier_layer: int | None

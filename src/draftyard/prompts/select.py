@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from draftyard.artifacts.prompts import Prompt
-from draftyard.errors import DraftyardError
+from draftyard.errors import DraftyardError, ParamError
 from draftyard.params.prompts import PromptsParams
 from draftyard.prompts.collect import Candidate
 from draftyard.prompts.near import NearDuplicateIndex, ShingleFrequencies
@@ -33,11 +33,11 @@ def select(candidates: list[Candidate], prompts: Sequence[Prompt], params: Promp
     """Split the pool, where `prompts[candidate.index]` is a candidate's prompt. A function of contents, categories and params only.
 
     The holdout is chosen first: in each category the lowest ranks, without prompts near one already chosen. Then every
-    prompt near a holdout prompt is kept out of train, and max_prompts cuts train, the same number from each category as far
-    as it has them. So the holdout depends neither on max_prompts nor on what is removed from train.
+    prompt near a holdout prompt is kept out of train, and max_prompts cuts train, in proportion to the categories' weights as far
+    as they have prompts. So the holdout depends neither on max_prompts nor on what is removed from train.
 
     Raises:
-        DraftyardError: nothing is left to train on.
+        DraftyardError: nothing is left to train on, or a weight names a category that no prompt has.
     """
     ordered = sorted(candidates, key=lambda candidate: candidate.rank)
     sample = islice(ordered, FREQUENCY_SAMPLE)
@@ -47,13 +47,20 @@ def select(candidates: list[Candidate], prompts: Sequence[Prompt], params: Promp
     for candidate in ordered:
         by_category.setdefault(candidate.category, []).append(candidate)
 
+    for name in params.category_weights:
+        if name not in by_category:
+            there = ", ".join(sorted(by_category))
+            rule = f"no prompt has this category; there are {there}: remove the key, or all with prompts.category_weights: {{}}"
+            raise ParamError(f"prompts.category_weights.{name}", params.category_weights[name], rule)
+
     holdout = _choose_holdout(by_category, prompts, params.holdout_prompts, index)
     chosen = {candidate.index for candidate in holdout}
     limit = None if params.max_prompts is None else params.max_prompts - len(holdout)
     train: list[Candidate] = []
     near_duplicates: list[Candidate] = []
     cut: list[Candidate] = []
-    for candidate in _in_turn({name: [c for c in group if c.index not in chosen] for name, group in by_category.items()}, index, prompts, near_duplicates):
+    free = {name: [c for c in group if c.index not in chosen] for name, group in by_category.items()}
+    for candidate in _in_turn(free, params.category_weights, index, prompts, near_duplicates):
         (train if limit is None or len(train) < limit else cut).append(candidate)
     if not train:
         raise DraftyardError(
@@ -99,15 +106,17 @@ def _choose_holdout(by_category: dict[str, list[Candidate]], prompts: Sequence[P
     return holdout
 
 
-def _in_turn(groups: dict[str, list[Candidate]], index: NearDuplicateIndex, prompts: Sequence[Prompt], near_duplicates: list[Candidate]) -> list[Candidate]:
-    """The candidates that are near nothing in `index`, one of each category in turn, by rank; the others go to `near_duplicates`."""
-    places: list[tuple[int, str, Candidate]] = []
+def _in_turn(
+    groups: dict[str, list[Candidate]], weights: dict[str, float], index: NearDuplicateIndex, prompts: Sequence[Prompt], near_duplicates: list[Candidate]
+) -> list[Candidate]:
+    """The candidates that are near nothing in `index`, the categories in turn as often as their weights say, by rank; the others go to `near_duplicates`."""
+    places: list[tuple[float, str, Candidate]] = []
     for name, group in groups.items():
         clean = 0
         for candidate in group:
             if index.find(*views(prompts[candidate.index].turns)) is not None:
                 near_duplicates.append(candidate)
             else:
-                places.append((clean, name, candidate))
                 clean += 1
+                places.append((clean / weights.get(name, 1.0), name, candidate))
     return [candidate for _, _, candidate in sorted(places, key=lambda place: place[:2])]

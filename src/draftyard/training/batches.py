@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from draftyard.artifacts.hidden_states import HiddenStates, Sample, SampleRef
-from draftyard.training.forward import TttBatch
+from draftyard.training.loss import TttBatch
 
 
 @dataclass(frozen=True)
