@@ -32,7 +32,7 @@ def test_the_original_projects_numbers(overrides: tuple[str, ...], total: int, t
 def test_the_reference_layout(tmp_path: Path) -> None:
     made = kimi(tmp_path).to_json()
     assert (made["layouts"]["midlayer"]["tensors"], made["layouts"]["midlayer"]["weights"]) == (15, 1_190_948_864)
-    table = json.loads((ROOT / "tests/data/kimi-k2-eagle3.tensors.json").read_text())
+    table = json.loads((ROOT / "data/references/kimi-k2-eagle3.tensors.json").read_text())
     assert set(made["layouts"]["midlayer"]["names"]) == set(table)
     for name, (dtype, shape) in table.items():
         assert made["tensors"][name.replace("midlayer.", "layers.0.")] == {"dtype": dtype, "shape": shape}
@@ -46,6 +46,21 @@ def test_bytes_per_token(hidden: int, kilobytes: float) -> None:  # four states 
 def test_terabytes_are_planned() -> None:  # 100k samples of 2048 tokens: 6.7 / 11.7 / 13.4 TB
     sizes = [planned_hidden_states_bytes(100_000 * 2048, hidden_size=hidden, num_aux_layers=3, dtype="bfloat16") for hidden in (4096, 7168, 8192)]
     assert [human_bytes(size) for size in sizes] == ["6.7 TB", "11.7 TB", "13.4 TB"]
+
+
+def test_float8_halves_the_states_and_a_store_takes_them_out_of_the_outputs(tmp_path: Path) -> None:
+    plain, small = kimi(tmp_path).to_json(), kimi(tmp_path, "hidden_states.dtype=float8_e4m3").to_json()
+    assert plain["storage"]["bytes_per_token"] == 4 * 7168 * 2
+    assert small["storage"]["bytes_per_token"] == 4 * (7168 + 4)  # a float32 scale per state
+    states = small["storage"]["hidden_states_bytes"]
+    assert states == small["tokens"]["total"] * 4 * 7172
+    text = (ROOT / "runtime.yaml").read_text().replace("url: null", "url: ../features")
+    (tmp_path / "runtime.yaml").write_text(text)
+    stored = kimi(tmp_path, "hidden_states.dtype=float8_e4m3", "hidden_states.storage=store").to_json()["storage"]["paths"]
+    outputs, work = small["storage"]["paths"]
+    assert stored[0]["needed"] == outputs["needed"] - states
+    assert stored[1]["needed"] == work["needed"] + 3 * 1024 * 2**20  # shards of hidden_states.shard_mib on their way
+    assert {key: stored[2][key] for key in ("path", "purpose", "needed")} == {"path": "../features", "purpose": "feature store", "needed": states}
 
 
 def test_head_dim_is_warned_about_in_words(tmp_path: Path) -> None:
@@ -68,6 +83,12 @@ def test_bfloat16_without_hardware_and_muon(tmp_path: Path, monkeypatch: pytest.
     assert "train.optimizer=muon" in text
     monkeypatch.setattr("draftyard.planning.has_bf16_hardware", lambda: True)
     assert "bfloat16 units" not in " ".join(kimi(tmp_path).warnings)
+
+
+def test_a_holdout_that_takes_most_prompts_is_told(tmp_path: Path) -> None:
+    few = kimi(tmp_path, "prompts.max_prompts=50", "prompts.holdout_prompts=36").warnings
+    assert "prompts.holdout_prompts=36: that is most of the 50 prompts; 14 are left to train on" in few
+    assert "are left to train on" not in " ".join(kimi(tmp_path, "prompts.max_prompts=72", "prompts.holdout_prompts=36").warnings)
 
 
 def test_errors_name_key_and_value(tmp_path: Path) -> None:

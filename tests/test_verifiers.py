@@ -373,6 +373,18 @@ def test_a_cached_hub_model_resolves_offline(hub_cache, saved, tmp_path):
         materialise(card, tmp_path / "work")
 
 
+def test_without_weights_the_rest_of_a_hub_model_is_enough(hub_cache, tmp_path):
+    """A verifier behind an endpoint: a machine that only asks it needs no terabyte. What it does use is still held against the card."""
+    card, _ = resolve(path_params(Path("x"), source="hf", name="org/tiny", revision=COMMIT), tmp_path / "work")
+    (hub_cache / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"model\.safetensors: no such file"):
+        materialise(card, tmp_path / "work")
+    assert materialise(card, tmp_path / "work", weights=False) == hub_cache
+    flip_last_byte((hub_cache / "tokenizer.json").resolve())
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json: has changed"):
+        materialise(card, tmp_path / "work", weights=False)
+
+
 def test_offline_without_a_cached_copy_says_how_to_get_one(hub_cache, tmp_path):
     with pytest.raises(DraftyardError, match=r"org/absent(.|\n)*could not be fetched(.|\n)*HF_HUB_OFFLINE=1"):
         resolve(path_params(Path("x"), source="hf", name="org/absent", revision=COMMIT), tmp_path / "work")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from draftyard.artifacts.untrusted import MAX_JSON_BYTES
-from draftyard.disk import free_bytes, hidden_states_bytes_per_token, human_bytes
+from draftyard.disk import SHARDS_IN_FLIGHT, free_bytes, hidden_states_bytes_per_token, human_bytes
 from draftyard.draft.geometry import (
     DraftGeometry,
     ParameterCounts,
@@ -66,7 +66,12 @@ class Plan:
         midlayer = expected_tensors(self.geometry, embed_tokens=False)
         return {
             "geometry": self.geometry.to_json(),
-            "verifier": {"geometry": self.verifier.geometry.to_json(), "origin": self.verifier.origin, "num_parameters": self.verifier.num_parameters},
+            "verifier": {
+                "geometry": self.verifier.geometry.to_json(),
+                "origin": self.verifier.origin,
+                "num_parameters": self.verifier.num_parameters,
+                "num_bytes": self.verifier.num_bytes,
+            },
             "parameters": dict(self.parameters.__dict__),
             "layouts": {
                 "speculators": {"tensors": len(self.tensors), "weights": count_weights(self.tensors)},
@@ -97,17 +102,17 @@ def plan(params: Params, root: Path, params_file: Path, verifier_config: Path | 
         "generations_bytes": tokens["total"] * TOKEN_BYTES,
         "checkpoint_bytes": sum(spec.num_bytes for spec in tensors.values()),
         "training_state_bytes": counts.trainable * TRAINING_BYTES[params.train.optimizer],
-        "verifier_bytes": (verifier.num_parameters or 0) * 2,
+        "verifier_bytes": verifier.num_bytes,
     }
     shard = params.hidden_states.shard_mib << 20
     memory = {
         "training_bytes": counts.trainable * TRAINING_BYTES[params.train.optimizer] + (counts.total - counts.trainable) * 4 + shard,
-        "extraction_bytes": (verifier.num_parameters or 0) * 4 + shard,
+        "extraction_bytes": verifier.num_parameters * 4 + shard,
         "available_bytes": available_memory(),
     }
-    rooms = _rooms(root, storage)
+    rooms = _rooms(root, storage, params)
     gpus = nvidia_gpus()
-    seconds = None if gpus or prompts is None or verifier.num_parameters is None else estimate_seconds(params, verifier.num_parameters, counts, tokens)
+    seconds = None if gpus or prompts is None or not verifier.dense else estimate_seconds(params, verifier.num_parameters, counts, tokens)
     warnings = tuple(_warnings(params, verifier, geometry, prompts, rooms, memory, root, bool(gpus)))
     return Plan(
         verifier=verifier,
@@ -182,16 +187,29 @@ def estimate_seconds(params: Params, num_parameters: int, counts: ParameterCount
     return {**seconds, "total": sum(seconds.values())}
 
 
-def _rooms(root: Path, storage: dict[str, int]) -> tuple[Room, ...]:
-    """Where the bytes go: finished outputs (linked into DVC's cache on the same file system), and the resume area."""
+def _rooms(root: Path, storage: dict[str, int], params: Params) -> tuple[Room, ...]:
+    """Where the bytes go: finished outputs (linked into DVC's cache on the same file system), the resume area, and a feature store that is a directory."""
     from draftyard.runtime import work_dir
 
-    outputs = storage["hidden_states_bytes"] + storage["generations_bytes"] + storage["checkpoint_bytes"]
+    stored = params.hidden_states.storage == "store"
+    states = storage["hidden_states_bytes"]
+    outputs = (0 if stored else states) + storage["generations_bytes"] + storage["checkpoint_bytes"]
     work = work_dir(root)
     same = _device(work) == _device(root)
-    in_work = storage["verifier_bytes"] + storage["training_state_bytes"] + (0 if same else storage["hidden_states_bytes"])
+    passing = min(states, SHARDS_IN_FLIGHT * params.hidden_states.shard_mib << 20) if stored else 0 if same else states
+    in_work = storage["verifier_bytes"] + storage["training_state_bytes"] + passing
     shown = os.path.relpath(work, root) if same else str(work)
-    return (Room(".", "outputs and DVC cache", outputs, free_bytes(root)), Room(shown, "resume area", in_work, free_bytes(work)))
+    rooms = (Room(".", "outputs and DVC cache", outputs, free_bytes(root)), Room(shown, "resume area", in_work, free_bytes(work)))
+    return (*rooms, *_store_room(root, states)) if stored else rooms
+
+
+def _store_room(root: Path, states: int) -> Iterator[Room]:
+    """The feature store, where runtime.yaml is there and names a directory: what is free behind a URL is not known here."""
+    from draftyard.runtime import load_runtime, repository
+
+    url = load_runtime(root).store.url if (root / "runtime.yaml").is_file() else None
+    if url is not None and "://" not in url:
+        yield Room(url, "feature store", states, free_bytes(repository(root) / url))
 
 
 def _device(path: Path) -> int:
@@ -229,12 +247,15 @@ def _warnings(
     if verifier.mla and not gpu:
         name = f"verifier.name={params.verifier.name}"
         yield f"{name}: multi-head latent attention cannot be served with a draft on a CPU by vLLM 0.32; simulation works, serving needs a GPU"
-    if verifier.num_parameters is None:
-        yield f"verifier.name={params.verifier.name}: no formula for its size; weights, memory for extraction and time are left out of this plan"
+    if not verifier.dense and not gpu:
+        yield f"verifier.name={params.verifier.name}: the times of this plan are measured on dense verifiers; they are left out for a mixture of experts"
     if prompts is None:
         yield "prompts.max_prompts=null: nothing bounds the number of prompts of a hub data set; tokens and bytes are left out of this plan"
     elif prompts == 0:
         yield "prompts.sources: no prompt is there yet; tokens and bytes are planned as 0"
+    elif prompts < 2 * params.prompts.holdout_prompts:
+        held_out = min(params.prompts.holdout_prompts, prompts)
+        yield f"prompts.holdout_prompts={params.prompts.holdout_prompts}: that is most of the {prompts} prompts; {prompts - held_out} are left to train on"
     if params.train.max_sample_tokens < params.generate.max_model_len:
         yield f"train.max_sample_tokens={params.train.max_sample_tokens}: longer samples (up to generate.max_model_len={params.generate.max_model_len}) are cut"
     for room in rooms:

@@ -17,7 +17,7 @@ def render_plan(plan: Plan, *, width: int = 120) -> str:
 
 def _lines(plan: Plan, width: int) -> Iterator[str]:
     g, v = plan.geometry, plan.verifier.geometry
-    size = f", {plan.verifier.num_parameters / 1e6:,.0f}M parameters" if plan.verifier.num_parameters else ""
+    size = f", {plan.verifier.num_parameters / 1e6:,.0f}M parameters in {human_bytes(plan.verifier.num_bytes)}"
     yield f"verifier  {v.model_type}, hidden {v.hidden_size}, {v.num_hidden_layers} layers, {v.vocab_size} tokens{size}"
     yield (
         f"draft     hidden {g.hidden_size}, {g.num_hidden_layers} layer(s), heads {g.num_attention_heads}/{g.num_key_value_heads} x {g.head_dim}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +73,11 @@ def load_embeddings(directory: Path) -> dict[str, Tensor]:
     from safetensors import safe_open
 
     geometry, headers = _geometry(directory), read_headers(directory)
-    # Not those of multi-token-prediction layers ("model.layers.61.embed_tokens.weight").
-    outside = sorted((name for name in headers if ".layers." not in name), key=len)
-    embed = next((name for name in outside if name == _EMBED or name.endswith(f".{_EMBED}")), None)
-    if embed is None:
+    outside = _outside_layers(headers)
+    prefix = _decoder_prefix(headers)
+    if prefix is None:
         raise ArtifactError(f"{directory}: no tensor named *{_EMBED}; this architecture ({geometry.model_type}) is not supported")
-    norm = f"{embed.removesuffix(_EMBED)}norm.weight"
+    embed, norm = f"{prefix}{_EMBED}", f"{prefix}norm.weight"
     lm_head = next((name for name in outside if name == _LM_HEAD or name.endswith(f".{_LM_HEAD}")), None)
     if geometry.tie_word_embeddings or lm_head is None:
         lm_head = embed
@@ -95,6 +95,20 @@ def load_embeddings(directory: Path) -> dict[str, Tensor]:
             with safe_open(directory / file, framework="pt") as opened:
                 loaded[name] = opened.get_tensor(name).to(torch.float32)
     return {"embed_tokens": loaded[embed], "lm_head": loaded[lm_head], "norm": loaded[norm]}
+
+
+def _outside_layers(headers: Iterable[str]) -> list[str]:
+    """Names outside the layers, shortest first: not those of multi-token-prediction layers ("model.layers.61.embed_tokens.weight")."""
+    return sorted((name for name in headers if ".layers." not in name), key=len)
+
+
+def _decoder_prefix(headers: Iterable[str]) -> str | None:
+    """What precedes the decoder's tensor names ("model.", "language_model.model."), by its embeddings; None without any.
+
+    The encoders of a multimodal model have layers too, under another prefix.
+    """
+    embed = next((name for name in _outside_layers(headers) if name == _EMBED or name.endswith(f".{_EMBED}")), None)
+    return None if embed is None else embed.removesuffix(_EMBED)
 
 
 def _geometry(directory: Path) -> VerifierGeometry:
@@ -118,9 +132,11 @@ def load_layer(directory: Path, layer: int) -> dict[str, Tensor]:
     names |= {f"mlp.{part}.weight": part for part in ("gate_proj", "up_proj", "down_proj")}
     names |= {f"{part}.weight": part for part in ("input_layernorm", "post_attention_layernorm")}
     loaded = {}
-    for name, (file, dtype, _) in read_headers(directory).items():
-        tail = name.partition(f"layers.{layer}.")[2]
-        if tail in names and dtype in _FLOATS:
+    headers = read_headers(directory)
+    start = f"{_decoder_prefix(headers)}layers.{layer}."
+    for name, (file, dtype, _) in headers.items():
+        tail = name.removeprefix(start)
+        if name.startswith(start) and tail in names and dtype in _FLOATS:
             with safe_open(directory / file, framework="pt") as opened:
                 loaded[names[tail]] = opened.get_tensor(name).to(torch.float32)
     return loaded

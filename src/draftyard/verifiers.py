@@ -20,9 +20,11 @@ from typing import Any
 
 from draftyard.artifacts.card import VerifierCard, read_card, write_card
 from draftyard.artifacts.files import digest_file, digest_json, read_json
+from draftyard.draft.config_values import with_overrides
 from draftyard.draft.geometry import VerifierGeometry
 from draftyard.errors import ArtifactError, DraftyardError, ParamError
 from draftyard.params.verifier import VerifierParams
+from draftyard.runtime import repository
 from draftyard.verifier_files import (
     CODE_PATTERN,
     CONFIG,
@@ -59,8 +61,10 @@ def resolve(params: VerifierParams, work: Path) -> tuple[VerifierCard, Path]:
     return _read_card_off(params, directory, work), directory
 
 
-def materialise(card: VerifierCard, work: Path) -> Path:
+def materialise(card: VerifierCard, work: Path, *, weights: bool = True) -> Path:
     """The model directory of `card` on this machine, fetched if need be, with every file held against the card.
+
+    weights: False where only the tokenizer is needed; then weights are neither fetched from the hub nor looked at.
 
     Raises ArtifactError naming the file, both digests and the remedy when a file is not the one that the card pins.
     """
@@ -69,12 +73,12 @@ def materialise(card: VerifierCard, work: Path) -> Path:
         directory = _model_directory(card.name, card.revision or "", *card.gguf, work)
         remedy = f"delete {directory} and run again: it is made anew. If it differs again, packages here are not the locked ones; {REBUILD}"
     elif card.source == "hf":
-        directory = _download_hub(card.name, card.revision or "", code=code)
+        directory = _download_hub(card.name, card.revision or "", code=code, weights=weights)
         remedy = f"delete it from the hub's cache and run again: it is downloaded anew; {REBUILD}"
     else:
         directory = _local_directory(card.name)
         remedy = f"restore the file, or {REBUILD}"
-    verify_files(directory, card.files, cache, code=code, remedy=remedy)
+    verify_files(directory, card.files, cache, code=code, weights=weights, remedy=remedy)
     return directory
 
 
@@ -85,7 +89,8 @@ def _resolve_gguf(params: VerifierParams, work: Path) -> tuple[VerifierCard, Pat
     made = read_card(record)
     remedy = f"delete {directory} and run again: it is made anew"
     verify_files(directory, made.files, work / AREA / DIGESTS, code=params.trust_remote_code, remedy=remedy)
-    return dataclasses.replace(made, trust_remote_code=params.trust_remote_code, engine_args=params.engine_args), directory
+    geometry = _read_geometry(params, read_json(directory / CONFIG, max_bytes=MAX_JSON_BYTES), directory)
+    return dataclasses.replace(made, trust_remote_code=params.trust_remote_code, engine_args=params.engine_args, geometry=geometry), directory
 
 
 def _model_directory(name: str, revision: str, file: str, sha256: str, work: Path) -> Path:
@@ -132,8 +137,8 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _download_hub(name: str, revision: str, *, code: bool) -> Path:
-    """The snapshot of hub repository `name` at commit `revision`: safetensors, JSON and tokenizer files (and code when trusted).
+def _download_hub(name: str, revision: str, *, code: bool, weights: bool = True) -> Path:
+    """The snapshot of hub repository `name` at commit `revision`: safetensors (unless not `weights`), JSON and tokenizer files (and code when trusted).
 
     huggingface_hub's own settings apply: HF_HOME, HF_HUB_OFFLINE, HF_TOKEN, HF_ENDPOINT.
     """
@@ -141,7 +146,7 @@ def _download_hub(name: str, revision: str, *, code: bool) -> Path:
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils import disable_progress_bars
 
-    patterns = [*IDENTITY_PATTERNS, WEIGHTS, *([CODE_PATTERN] if code else [])]
+    patterns = [*IDENTITY_PATTERNS, *([WEIGHTS] if weights else []), *([CODE_PATTERN] if code else [])]
     if not sys.stderr.isatty():
         disable_progress_bars()
     logger.info("fetching %s at %s (from the hub's cache when it is there)", name, revision[:12])
@@ -169,8 +174,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _local_directory(name: str) -> Path:
-    """The directory of source `path`, relative to the repository."""
-    directory = Path(name).expanduser()
+    """The directory of source `path`, relative to the repository (of a queued experiment: to the one that queued it, where untracked files are)."""
+    directory = repository(Path.cwd()) / Path(name).expanduser()
     if not directory.is_dir():
         raise ParamError("verifier.name", name, "source path needs a directory with config.json, tokenizer and *.safetensors; there is no such directory")
     return directory.absolute()
@@ -187,7 +192,7 @@ def _read_card_off(params: VerifierParams, directory: Path, work: Path) -> Verif
     if not isinstance(config, dict):
         raise ArtifactError(f"{path}: is not a model's config: it holds a {type(config).__name__}, expected a mapping")
     _require_trust(config, path, params.trust_remote_code)
-    geometry = _with_generation_eos(VerifierGeometry.from_config(config, str(path)), directory)
+    geometry = _read_geometry(params, config, directory)
     names = identity_files(directory, code=params.trust_remote_code)
     headers = read_headers(directory)
     files = digest_files(directory, names, work / AREA / DIGESTS)
@@ -206,6 +211,12 @@ def _read_card_off(params: VerifierParams, directory: Path, work: Path) -> Verif
         num_parameters=count_parameters(headers, tied=geometry.tie_word_embeddings),
         dtype=weights_dtype(config, headers),
     )
+
+
+def _read_geometry(params: VerifierParams, config: dict[str, Any], directory: Path) -> VerifierGeometry:
+    """The geometry as it will be served: config.json under verifier.engine_args.hf_overrides, with every end token."""
+    seen = with_overrides(config, params.engine_args.get("hf_overrides", {}))
+    return _with_generation_eos(VerifierGeometry.from_config(seen, str(directory / CONFIG)), directory)
 
 
 def _with_generation_eos(geometry: VerifierGeometry, directory: Path) -> VerifierGeometry:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftyard.errors import ArtifactError
+from draftyard.params.base import require
 
 LARGEST_NUMBER = 1 << 31
 """No size in a model config reaches this; a larger one is damage or an attack."""
@@ -21,6 +22,27 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(nested, Mapping) and "hidden_size" in nested:
             return nested
     return config
+
+
+def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json as the engine sees it with `verifier.engine_args.hf_overrides`: text_config is updated, every other key replaced.
+
+    Raises ParamError for an override that a multimodal model keeps in its text_config: outside, the engine would pass it over.
+    """
+    nested = next((key for key in _TEXT_CONFIGS if text_config(config) is config.get(key)), None)
+    changed = dict(config)
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(config.get(key), Mapping) and key in _TEXT_CONFIGS:
+            changed[key] = with_overrides(config[key], value)
+            continue
+        rule = f"this verifier keeps it in {nested}: write hf_overrides: {{{nested}: {{{key}: ...}}}}"
+        require(nested is None, f"verifier.engine_args.hf_overrides.{key}", value, rule)
+        require(key not in _TEXT_CONFIGS, f"verifier.engine_args.hf_overrides.{key}", value, "this verifier has no such part: write its keys directly")
+        changed[key] = value
+        if key == "rope_parameters":  # what older configs say beside it no longer holds
+            for replaced in ("rope_theta", "rope_scaling"):
+                changed.pop(replaced, None)
+    return changed
 
 
 def read_int(config: Mapping[str, Any], key: str, source: str, *, default: Any = _REQUIRED) -> int:

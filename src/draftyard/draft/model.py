@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftyard.artifacts.tensor_file import tensor_file
 from draftyard.draft.geometry import DraftGeometry
 
 TRAINABLE_ALWAYS_FROZEN = ("embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight")
@@ -96,11 +97,10 @@ def save_checkpoint(model: Any, directory: Path, dtype: torch.dtype) -> None:
     """Write config.json and model.safetensors as vLLM loads them: no machine path, no remote code, fixed key order."""
     from safetensors.torch import save_file
 
-    directory.mkdir(parents=True, exist_ok=True)
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in ("verifier_lm_head.weight", "verifier_norm.weight")}
     tensors = {name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous().cpu() for name, tensor in state.items()}
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "model.safetensors").chmod(0o644)
+    with tensor_file(directory / "model.safetensors") as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
     with tempfile.TemporaryDirectory() as scratch:
         model.config.save_pretrained(scratch)
         config = json.loads((Path(scratch) / "config.json").read_text(encoding="utf-8"))
