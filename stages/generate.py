@@ -3,64 +3,78 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
-import shutil
+from functools import partial
 
 from draftyard.artifacts.card import read_card
-from draftyard.artifacts.files import publish_directory, write_json
+from draftyard.artifacts.files import write_json
 from draftyard.artifacts.generations import ARTIFACT, SPLITS
-from draftyard.artifacts.lineage import package_versions, read_lineage, write_lineage
-from draftyard.artifacts.prompts import read_split
-from draftyard.engines.environment import enter_engine_environment
-from draftyard.engines.generate import Answerer, GenerateReport, generate_split, require_bounds
+from draftyard.artifacts.lineage import made_with, write_lineage
+from draftyard.artifacts.prompts import DIRECTORY, read_prompts_lineage, stream_split
+from draftyard.artifacts.shards import drop_damaged, link_shards
+from draftyard.engines.backend import choose_backend
+from draftyard.engines.generate import Answerer, GenerateReport, SplitPlan, generate_split, require_bounds
+from draftyard.engines.recovery import Recovery
 from draftyard.engines.tokenizer import load_tokenizer
-from draftyard.engines.vllm_engine import resolve_engine_args, start_engine
 from draftyard.params.generate import GenerateParams
 from draftyard.stage import StageContext, run_stage
 from draftyard.verifiers import materialise
-from draftyard.work import WorkArea
 
 log = logging.getLogger(__name__)
-MODULES = ("engines/generate.py", "engines/vllm_engine.py", "artifacts/generations.py")
+OUT, METRICS = "data/generations", "reports/stages/generate.json"
+BOUNDS = ("max_skipped_fraction", "max_looping_fraction")  # decide whether the stage fails, never what it makes: raising one keeps the shards
 
 
 def main(context: StageContext) -> None:
     """Answer both splits, count what happened, publish."""
     card = read_card(context.root / "models/verifier.json")
-    model_dir = materialise(card, context.work)  # before the engine's environment, which is offline
-    enter_engine_environment(context.runtime, context.work / "logs" / "generate.log")
     params = context.group(GenerateParams, "generate")
-    prompts_dir = context.root / "data/prompts"
-    splits = {split: read_split(prompts_dir, split) for split in SPLITS}
-    engine_args, reason = resolve_engine_args(card.engine_args)
-    log.info("dtype %s (%s)", engine_args["dtype"], reason)
-    inputs = {"prompts": read_lineage(prompts_dir, "prompts").digest, "verifier": card.digest}
-    packages = package_versions("vllm", "transformers", "torch", "tokenizers")
-    runtime = dataclasses.replace(context.runtime.engine)
+    model_dir = materialise(card, context.work, weights=params.engine == "vllm")
+    tokenizer = functools.cache(lambda: load_tokenizer(model_dir, card.trust_remote_code))  # loaded while a local engine starts
+    backend = choose_backend(params, context.runtime, card, model_dir, tokenizer, context.work / "logs" / "generate-engine.log")
+    prompts_dir = context.root / DIRECTORY
+    prompts = read_prompts_lineage(prompts_dir)
+    inputs = {"prompts": prompts.digest, "verifier": card.digest}
+    runtime = context.runtime.engine
     shaping = {
-        "params": dataclasses.asdict(params),
+        "params": {"generate": {key: value for key, value in dataclasses.asdict(params).items() if key not in BOUNDS}},
         "inputs": inputs,
-        "packages": packages,
-        "dtype": engine_args["dtype"],
-        "batching": dataclasses.asdict(runtime),
+        "packages": backend.packages,
+        **backend.shaping,
     }
     report = GenerateReport()
-    with WorkArea(context.work, ARTIFACT, shaping, MODULES) as area:
-        built = area.path / "built"
-        llm = start_engine(model_dir, max_model_len=params.max_model_len, runtime=runtime, engine_args=engine_args, trust_remote_code=card.trust_remote_code)
-        answerer = Answerer(llm, load_tokenizer(model_dir, card.trust_remote_code), params)
-        resumed = sum(
-            generate_split(answerer, split, splits[split], built, samples_per_shard=runtime.samples_per_shard, params=params, report=report) for split in SPLITS
-        )
+    with context.area(shaping) as area:
+        if made_with(area.outs / OUT, ARTIFACT, dataclasses.asdict(params)) and area.publish_finished(context.root):
+            return
+        shards = area.path / "shards"
+        for name in drop_damaged(shards, "jsonl"):
+            log.warning("%s: damaged since it was written; it is made again", shards / name)
+        plans = [SplitPlan(split=split, num_prompts=prompts.facts[split], samples_per_shard=runtime.samples_per_shard, params=params) for split in SPLITS]
+        allowed = int(params.max_skipped_fraction * sum(plan.num_prompts * plan.samples for plan in plans))
+        recovery = Recovery(runtime.max_restarts, allowed, f"generate.max_skipped_fraction={params.max_skipped_fraction}")
+        if backend.config is not None:
+            from draftyard.cluster.answers import fill_answers
+            from draftyard.cluster.workers import worker_settings
+
+            settings = worker_settings(backend.config, card.engine_args, context.runtime, context.work / "logs" / "generate")
+            prompts_of, bound = partial(stream_split, prompts_dir), f"generate.max_skipped_fraction={params.max_skipped_fraction}"
+            made = fill_answers(plans, prompts_of, shards, settings, params=params, dtype=backend.dtype, max_poisonous=allowed, bound=bound)
+            log.info("%d shards were made on the cluster", made)
+        with backend.start() as engine:
+            answerer = Answerer(engine, tokenizer(), params)
+            resumed = sum(generate_split(answerer, plan, stream_split(prompts_dir, plan.split), shards, recovery=recovery, report=report) for plan in plans)
         if resumed:
             log.info("%d finished shards were resumed", resumed)
-        write_json(context.root / "reports/stages/generate.json", report.to_json(engine_args["dtype"]))
+        metrics = report.to_json(backend.dtype)
+        write_json(context.root / METRICS, metrics)  # also when the next line refuses them
         require_bounds(report, params)
-        shutil.rmtree(built / "skipped", ignore_errors=True)
-        facts = {"dtype": engine_args["dtype"], "tokenizer_digest": card.tokenizer_digest, "chat_template_digest": card.chat_template_digest}
-        write_lineage(built, ARTIFACT, inputs=inputs, params={"generate": dataclasses.asdict(params)}, packages=packages, facts=facts)
-        publish_directory(built, context.root / "data/generations")
-        area.discard()
+        built = area.new_out(OUT)
+        digests = link_shards(shards, built)
+        facts = {**backend.facts, "tokenizer_digest": card.tokenizer_digest, "chat_template_digest": card.chat_template_digest}
+        write_lineage(built, ARTIFACT, inputs=inputs, params={"generate": dataclasses.asdict(params)}, packages=backend.packages, facts=facts, known=digests)
+        write_json(area.new_out(METRICS), metrics)
+        area.finish(context.root, (OUT, METRICS))
 
 
 if __name__ == "__main__":

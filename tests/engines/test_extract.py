@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from draftyard.artifacts.files import digest_directory
 from draftyard.artifacts.generations import Generation, Turn, join_turns
-from draftyard.artifacts.hidden_states import HiddenStates, Sample, write_index
-from draftyard.engines import extract
-from draftyard.engines.extract import _check, extract_split, plan_shards
+from draftyard.artifacts.hidden_states import HiddenStates, write_index, write_shard
+from draftyard.engines.extract import SplitCapture, _check, extract_split, plan_shards
+from draftyard.engines.recovery import Recovery
+from draftyard.engines.requests import EngineFailure
 from draftyard.errors import DraftyardError
 
 
@@ -77,33 +78,63 @@ GENERATIONS = [generation(f"g{i}", [1] * (i + 1), [2] * 3) for i in range(5)]
 LENGTHS = [len(g.token_ids) for g in GENERATIONS]
 
 
-def extracted(directory: Path, captured: list[str], monkeypatch: pytest.MonkeyPatch, stop_before: str | None = None) -> int:
-    def capture(llm: Any, generations: list[Generation], hidden_size: int, num_states: int) -> Iterator[Sample]:
+class SeededEngine:
+    """States are a function of the sample's length. Stops before `stop_before`, dies on each of `deadly`."""
+
+    def __init__(self, stop_before: str | None = None, deadly: tuple[str, ...] = ()) -> None:
+        self.stop_before, self.deadly = stop_before, deadly
+        self.captured: list[str] = []
+
+    def capture_shard(self, generations: list[Generation], path: Path, dtype: str, on_tokens: Callable[[int], None]) -> dict[str, Any]:
+        samples = []
         for g in generations:
-            if g.id == stop_before:
+            if g.id == self.stop_before:
                 raise KeyboardInterrupt
-            captured.append(g.id)
+            if g.id in self.deadly:
+                raise EngineFailure("the engine was killed by SIGKILL")
+            self.captured.append(g.id)
             generator = torch.Generator().manual_seed(len(g.token_ids))
-            yield _check(torch.randn(len(g.token_ids), 4, 6, generator=generator), torch.tensor(g.token_ids), g, 6, 4)
+            samples.append(_check(torch.randn(len(g.token_ids), 4, 6, generator=generator), torch.tensor(g.token_ids), g, 6, 4))
+            on_tokens(len(g.token_ids))
+        return write_shard(path, samples, dtype)
 
-    monkeypatch.setattr(extract, "capture", capture)
-    entries, resumed = extract_split(None, "train", iter(GENERATIONS), LENGTHS, directory, hidden_size=6, num_states=4, dtype="bfloat16", shard_bytes=48 * 10)
+
+def extracted(directory: Path, engine: SeededEngine, allowed: int = 0) -> tuple[int, list[str]]:
+    """Number of resumed shards, names of skipped samples."""
+    plan = SplitCapture(split="train", lengths=LENGTHS, bytes_per_token=4 * 6 * 2, shard_bytes=4 * 6 * 2 * 10, dtype="bfloat16")
+    recovery = Recovery(5, allowed, "hidden_states.max_skipped_fraction=0.2")
+    entries, resumed = extract_split(engine, plan, iter(GENERATIONS), directory, recovery=recovery)
     write_index(directory, aux_layer_ids=(1, 2, 3), hidden_size=6, dtype="bfloat16", splits={"train": entries})
-    return resumed
+    return resumed, [name for entry in entries for name in entry.get("skipped", ())]
 
 
-def test_a_killed_extraction_goes_on_after_its_last_shard_and_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    captured: list[str] = []
-    assert extracted(tmp_path / "plain", captured, monkeypatch) == 0
-    assert captured == [g.id for g in GENERATIONS]
+def test_a_killed_extraction_goes_on_after_its_last_shard_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    engine = SeededEngine()
+    assert extracted(tmp_path / "plain", engine) == (0, [])
+    assert engine.captured == [g.id for g in GENERATIONS]
     data = HiddenStates(tmp_path / "plain")
-    assert [ref.id for ref in data.refs("train")] == captured
+    assert [ref.id for ref in data.refs("train")] == engine.captured
     assert [len(data.load(ref).token_ids) for ref in data.refs("train")] == LENGTHS
     assert len({ref.file for ref in data.refs("train")}) == 4  # 4 + 5 tokens, then 6, 7, 8: at most 10 a shard
-    captured.clear()
     with pytest.raises(KeyboardInterrupt):
-        extracted(tmp_path / "killed", captured, monkeypatch, stop_before="g3")
-    captured.clear()
-    assert extracted(tmp_path / "killed", captured, monkeypatch) == 2
-    assert captured == ["g3", "g4"]
+        extracted(tmp_path / "killed", SeededEngine(stop_before="g3"))
+    again = SeededEngine()
+    assert extracted(tmp_path / "killed", again) == (2, [])
+    assert again.captured == ["g3", "g4"]
     assert digest_directory(tmp_path / "killed") == digest_directory(tmp_path / "plain")
+
+
+def test_a_sample_that_kills_the_engine_is_left_out_and_named_also_after_a_resume(tmp_path: Path) -> None:
+    assert extracted(tmp_path, SeededEngine(deadly=("g1",)), allowed=1) == (0, ["g1/2"])
+    assert [ref.id for ref in HiddenStates(tmp_path).refs("train")] == ["g0", "g2", "g3", "g4"]
+    assert extracted(tmp_path, SeededEngine(deadly=("g1",))) == (4, ["g1/2"])
+
+
+def test_more_deadly_samples_than_allowed_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DraftyardError, match=r"fails on 1 samples, each by itself \(g1/2\); hidden_states.max_skipped_fraction=0.2 allows 0"):
+        extracted(tmp_path, SeededEngine(deadly=("g1",)))
+
+
+def test_a_shard_of_nothing_but_deadly_samples_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DraftyardError, match=r"the engine fails on every sample of train-00001\.safetensors"):
+        extracted(tmp_path, SeededEngine(deadly=("g2",)), allowed=5)

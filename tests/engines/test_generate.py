@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,20 @@ from hypothesis import strategies as st
 from draftyard.artifacts.files import canonical_json
 from draftyard.artifacts.generations import read_split
 from draftyard.artifacts.prompts import Prompt
-from draftyard.engines.generate import LATER_TURN, Answerer, GenerateReport, count, ends_in_loop, generate_split, require_bounds, sample_seed
+from draftyard.engines.generate import (
+    ENGINE_FAILED,
+    LATER_TURN,
+    Answerer,
+    GenerateReport,
+    SplitPlan,
+    count,
+    ends_in_loop,
+    generate_split,
+    require_bounds,
+    sample_seed,
+)
+from draftyard.engines.recovery import Recovery
+from draftyard.engines.requests import EngineFailure, Finished, Request
 from draftyard.errors import DraftyardError
 from draftyard.params.generate import GenerateParams
 
@@ -24,6 +36,7 @@ END = 99
 def params(**changes: Any) -> GenerateParams:
     values: dict[str, Any] = {
         "engine": "vllm",
+        "endpoint_model": None,
         "max_new_tokens": 8,
         "holdout_max_new_tokens": 6,
         "max_model_len": 60,
@@ -62,41 +75,40 @@ class Letters:
         return "".join(chr(i) for i in ids if i != END and i > 1)
 
 
-class FakeLoop:
-    """Answers last in, first out, as an engine may; `answer` maps the prompt's ids to the answer's."""
+class LettersEngine:
+    """Answers last in, first out, as an engine may; `answer` maps the prompt's ids to the answer's. Dies on a prompt with !, refuses one with ?."""
 
     def __init__(self, answer: Callable[[list[int]], list[int]]) -> None:
         self.answer = answer
-        self.waiting: list[tuple[str, list[int], Any]] = []
-        self.asked: list[tuple[str, list[int], Any]] = []
+        self.waiting: list[Request] = []
+        self.asked: list[Request] = []
 
-    def add(self, request_id: str, token_ids: list[int], sampling: Any) -> None:
-        assert request_id not in [name for name, _, _ in self.asked]
-        self.waiting.append((request_id, token_ids, sampling))
-        self.asked.append((request_id, token_ids, sampling))
+    def add(self, request: Request) -> None:
+        assert request.id not in [earlier.id for earlier in self.waiting]
+        self.waiting.append(request)
+        self.asked.append(request)
 
-    def finished(self, on_step: Callable[[int], None] | None = None) -> Iterator[Any]:
+    def finished(self, on_step: Callable[[int], None] | None = None) -> Iterator[Finished]:
         while self.waiting:
-            name, token_ids, sampling = self.waiting.pop()
-            output = [*self.answer(token_ids), END][: sampling.max_tokens]
+            request = self.waiting.pop()
+            if ord("!") in request.token_ids:
+                self.waiting.clear()
+                raise EngineFailure("the engine was killed by SIGKILL")
+            if ord("?") in request.token_ids:
+                yield Finished(id=request.id, token_ids=[], finish_reason="", failure="refused by the server")
+                continue
+            output = [*self.answer(request.token_ids), END][: request.max_tokens]
             if on_step is not None:
                 on_step(len(output))
-            reason = "stop" if output[-1] == END else "length"
-            yield SimpleNamespace(request_id=name, prompt_token_ids=token_ids, outputs=[SimpleNamespace(token_ids=tuple(output), finish_reason=reason)])
-
-
-@pytest.fixture(autouse=True)
-def sampling_params(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No vLLM: SamplingParams is a bag of its arguments."""
-    import sys
-
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **values: SimpleNamespace(**values)))
+            yield Finished(id=request.id, token_ids=output, finish_reason="stop" if output[-1] == END else "length")
 
 
 def answerer(answer: Callable[[list[int]], list[int]] = lambda ids: [ord("y")], made: GenerateParams | None = None) -> Answerer:
-    result = Answerer(SimpleNamespace(llm_engine=None), Letters(), made or params())
-    result._loop = FakeLoop(answer)  # type: ignore[assignment]
-    return result
+    return Answerer(LettersEngine(answer), Letters(), made or params())
+
+
+def asked(made: Answerer) -> list[Request]:
+    return made._engine.asked  # type: ignore[attr-defined]
 
 
 def prompt(name: str, *turns: str, system: str | None = None) -> Prompt:
@@ -212,10 +224,12 @@ def test_sampling_is_greedy_or_seeded_by_name() -> None:
     made = answerer(made=params(temperature=0.7, samples_per_prompt=2))
     answered(made, [(prompt("a", "x"), 0), (prompt("a", "x"), 1)], GenerateReport(), greedy=False)
     answered(made, [(prompt("b", "x"), 0)], GenerateReport(), greedy=True)
-    asked = {name: vars(sampling) for name, _, sampling in made._loop.asked}  # type: ignore[attr-defined]
-    assert asked["a/0/0"] == {"temperature": 0.7, "top_p": 0.9, "max_tokens": 8, "seed": sample_seed(7, "a", 0), "detokenize": False}
-    assert asked["a/1/0"]["seed"] == sample_seed(7, "a", 1)
-    assert (asked["b/0/0"]["temperature"], asked["b/0/0"]["top_p"], asked["b/0/0"]["seed"]) == (0.0, 1.0, None)
+    ids = [ord(c) for c in "u:x|a:"]
+    assert asked(made) == [
+        Request(id="a/0/0", token_ids=ids, max_tokens=8, temperature=0.7, top_p=0.9, seed=sample_seed(7, "a", 0)),
+        Request(id="a/1/0", token_ids=ids, max_tokens=8, temperature=0.7, top_p=0.9, seed=sample_seed(7, "a", 1)),
+        Request(id="b/0/0", token_ids=ids, max_tokens=8, temperature=0.0, top_p=1.0, seed=None),
+    ]
 
 
 def test_a_prompt_that_does_not_fit_is_skipped_and_one_that_just_fits_is_not() -> None:
@@ -240,6 +254,13 @@ def test_an_empty_answer_is_no_answer() -> None:
     assert sorted(report.skipped["empty answer"]) == ["b/0", "n/0"]
 
 
+def test_a_request_that_the_engine_gives_up_is_counted_under_its_reason() -> None:
+    report = GenerateReport()
+    result = answered(answerer(), [(prompt("a", "x", "?"), 0), (prompt("b", "?"), 0), (prompt("c", "x"), 0)], report)
+    assert [g.id for g in result] == ["c"]
+    assert {reason: sorted(names) for reason, names in report.skipped.items()} == {"refused by the server": ["a/0", "b/0"]}
+
+
 def test_an_answer_cut_by_its_length_says_so() -> None:
     (result,) = answered(answerer(lambda ids: [ord("y")] * 20), [(prompt("a", "x"), 0)], GenerateReport(), new=4)
     assert (result.turns[0].finish_reason, result.turns[0].output_token_ids) == ("length", [ord("y")] * 4)
@@ -259,10 +280,13 @@ def test_names_with_slashes_do_not_collide() -> None:
 # --- shards ---------------------------------------------------------------------------------------------------------
 
 
-def split(directory: Path, made: Answerer, name: str = "train", shard: int = 2) -> tuple[int, GenerateReport]:
-    prompts = [prompt(f"p{i}", f"{i}") if i != 3 else prompt("long", "x" * 60) for i in range(5)]
+PROMPTS = [prompt(f"p{i}", f"{i}") if i != 3 else prompt("long", "x" * 60) for i in range(5)]
+
+
+def split(directory: Path, made: Answerer, name: str = "train", shard: int = 2, prompts: list[Prompt] = PROMPTS) -> tuple[int, GenerateReport]:
     report = GenerateReport()
-    resumed = generate_split(made, name, prompts, directory, samples_per_shard=shard, params=made._params, report=report)
+    plan = SplitPlan(split=name, num_prompts=len(prompts), samples_per_shard=shard, params=made._params)
+    resumed = generate_split(made, plan, iter(prompts), directory, recovery=Recovery(5, 1, "generate.max_skipped_fraction=0.2"), report=report)
     return resumed, report
 
 
@@ -286,7 +310,7 @@ def test_a_resumed_split_answers_only_what_is_missing_and_reports_the_same(tmp_p
     made = answerer(lambda ids: [ids[2]])
     resumed, report = split(tmp_path / "killed", made)
     assert resumed == 1
-    assert sorted(name for name, _, _ in made._loop.asked) == ["p2/0/0", "p4/0/0"]  # type: ignore[attr-defined]
+    assert sorted(request.id for request in asked(made)) == ["p2/0/0", "p4/0/0"]
     assert report.to_json("x") == plain.to_json("x")
     for path in sorted((tmp_path / "plain").glob("*.jsonl")):
         assert path.read_bytes() == (tmp_path / "killed" / path.name).read_bytes()
@@ -295,14 +319,39 @@ def test_a_resumed_split_answers_only_what_is_missing_and_reports_the_same(tmp_p
 def test_the_holdout_is_greedy_once_and_as_long_as_it_is_served(tmp_path: Path) -> None:
     made = answerer(made=params(temperature=0.7, samples_per_prompt=3))
     split(tmp_path, made, "holdout")
-    asked = made._loop.asked  # type: ignore[attr-defined]
-    assert len(asked) == 4
-    assert {(s.temperature, s.max_tokens, s.seed) for _, _, s in asked} == {(0.0, 6, None)}
+    assert [(r.temperature, r.max_tokens, r.seed) for r in asked(made)] == [(0.0, 6, None)] * 4
     sampled = answerer(made=made._params)
     split(tmp_path, sampled, "train")
-    train = sampled._loop.asked  # type: ignore[attr-defined]
-    assert len(train) == 12
-    assert len({s.seed for _, _, s in train}) == 12
+    assert len({r.seed for r in asked(sampled)}) == len(asked(sampled)) == 12
+
+
+def test_prompts_are_read_as_they_are_needed(tmp_path: Path) -> None:
+    """When a shard is answered, nothing beyond it has been read."""
+    read: list[str] = []
+
+    def prompts() -> Iterator[Prompt]:
+        for one in PROMPTS:
+            read.append(one.id)
+            yield one
+
+    seen: list[int] = []
+    made = answerer(lambda ids: seen.append(len(read)) or [ids[2]])  # type: ignore[func-returns-value]
+    plan = SplitPlan(split="train", num_prompts=5, samples_per_shard=2, params=made._params)
+    generate_split(made, plan, prompts(), tmp_path, recovery=Recovery(0, 0, "x"), report=GenerateReport())
+    assert seen == [2, 2, 4, 5]
+
+
+def test_a_prompt_that_kills_the_engine_is_left_out_named_and_counted(tmp_path: Path) -> None:
+    """The rest of its shard is what a build without that prompt has, byte for byte."""
+    deadly = [*PROMPTS[:1], prompt("deadly", "!"), *PROMPTS[1:]]
+    _, report = split(tmp_path / "deadly", answerer(lambda ids: [ids[2]]), shard=3, prompts=deadly)
+    assert report.skipped == {ENGINE_FAILED: ["deadly/0"], "prompt too long": ["long/0"]}
+    assert [g.id for g in read_split(tmp_path / "deadly", "train")] == ["p0", "p1", "p2", "p4"]
+    split(tmp_path / "plain", answerer(lambda ids: [ids[2]]), prompts=PROMPTS[:2])
+    assert (tmp_path / "deadly/train-00000.jsonl").read_bytes() == (tmp_path / "plain/train-00000.jsonl").read_bytes()
+    assert split(tmp_path / "deadly", answerer(), shard=3, prompts=deadly)[1].to_json("x") == report.to_json("x")
+    with pytest.raises(DraftyardError, match=r"2 of 6 prompts gave no usable answer .*the engine fails on it: deadly/0"):
+        require_bounds(report, params(max_skipped_fraction=0.2))
 
 
 def test_looping_answers_are_counted_by_name() -> None:

@@ -1,1 +1,1 @@
-"""Running the verifier: vLLM in process, and the hidden-states connector."""
+"""Running the verifier: vLLM in a supervised child process, the hidden-states connector, and an endpoint."""

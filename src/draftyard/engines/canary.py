@@ -18,6 +18,7 @@ from draftyard.artifacts.hidden_states import Sample
 from draftyard.engines.extract import capture
 from draftyard.errors import DraftyardError
 from draftyard.params.hidden_states import HiddenStatesParams
+from draftyard.params.verifier import NESTED_CONFIG
 from draftyard.verifier_weights import load_embeddings
 
 CANARY_POOL = 256
@@ -58,16 +59,15 @@ def next_token_agreement(samples: list[Sample], lm_head: Tensor, norm: Tensor, r
 
 
 @torch.inference_mode()
-def reference_difference(samples: list[Sample], model_dir: Path, layer_ids: list[int], trust_remote_code: bool) -> float:
+def reference_difference(
+    samples: list[Sample], model_dir: Path, layer_ids: list[int], trust_remote_code: bool, hf_overrides: dict[str, Any] | None = None
+) -> float:
     """Largest relative difference (Frobenius norm, per sample and layer) between captured states and a float32 transformers forward.
 
     layer_ids: in vLLM's convention; the last one, the number of layers, is compared through the final norm, because transformers
-    gives the last state after it. The samples' states must be as captured, before any rounding.
+    gives the last state after it. The samples' states must be as captured, before any rounding. hf_overrides: as the engine had them.
     """
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, trust_remote_code=trust_remote_code)
-    model.eval()
+    model = load_reference(model_dir, trust_remote_code, hf_overrides or {})
     norm = model.get_decoder().norm
     worst = 0.0
     for sample in samples:
@@ -77,6 +77,20 @@ def reference_difference(samples: list[Sample], model_dir: Path, layer_ids: list
             expected = states[layer_id][0]
             worst = max(worst, float((found - expected).norm() / expected.norm()))
     return worst
+
+
+def load_reference(model_dir: Path, trust_remote_code: bool, hf_overrides: dict[str, Any]) -> Any:
+    """The verifier in float32 on the CPU as transformers computes it, under `hf_overrides`; a multimodal one with its encoders, which text passes by."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    config: Any = AutoConfig.from_pretrained(model_dir, trust_remote_code=trust_remote_code)
+    config.update({key: value for key, value in hf_overrides.items() if key != NESTED_CONFIG})
+    if NESTED_CONFIG in hf_overrides:
+        getattr(config, NESTED_CONFIG).update(hf_overrides[NESTED_CONFIG])
+    multimodal = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    loader: Any = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+    return loader.from_pretrained(model_dir, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
 
 
 def run_canary(
@@ -98,7 +112,8 @@ def run_canary(
         )
     difference = None
     if card.num_parameters <= params.canary_reference_max_parameters:
-        difference = reference_difference(samples, model_dir, [*aux_layer_ids, card.geometry.num_hidden_layers], card.trust_remote_code)
+        layers = [*aux_layer_ids, card.geometry.num_hidden_layers]
+        difference = reference_difference(samples, model_dir, layers, card.trust_remote_code, card.engine_args.get("hf_overrides"))
         if not difference <= params.canary_max_difference:
             raise DraftyardError(
                 f"canary: captured states differ from a float32 reference forward by {difference:.2e} (relative), "

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from draftyard.hardware import openmp_library
 from draftyard.runtime import Runtime
-
-MARKER = "DRAFTYARD_ENGINE_ENVIRONMENT"
 
 
 def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
@@ -34,7 +31,6 @@ def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
     environment = dict(os.environ)
     environment.update(
         {
-            MARKER: "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
             "VLLM_CPU_KVCACHE_SPACE": str(runtime.engine.kv_cache_gib),
@@ -54,11 +50,3 @@ def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
         if str(library) not in preloaded:
             environment["LD_PRELOAD"] = " ".join([str(library), *preloaded])
     return environment
-
-
-def enter_engine_environment(runtime: Runtime, log_file: Path) -> None:
-    """Replace this process by itself in the engine's environment; returns at once where it is already in force."""
-    if os.environ.get(MARKER) != "1":
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], engine_environment(runtime, log_file))

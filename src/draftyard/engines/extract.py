@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from draftyard.artifacts.files import read_json, write_json
 from draftyard.artifacts.generations import Generation
-from draftyard.artifacts.hidden_states import Sample, write_shard
+from draftyard.artifacts.hidden_states import Sample
+from draftyard.artifacts.shards import KeptShards
+from draftyard.engines.recovery import Recovery
 from draftyard.engines.vllm_engine import RequestLoop, greedy_params
 from draftyard.errors import DraftyardError
 from draftyard.progress import Progress
@@ -68,7 +70,7 @@ def _check(states: torch.Tensor, token_ids: torch.Tensor, generation: Generation
     )
 
 
-def plan_shards(lengths: list[int], bytes_per_token: int, shard_bytes: int) -> list[range]:
+def plan_shards(lengths: Sequence[int], bytes_per_token: int, shard_bytes: int) -> list[range]:
     """Consecutive ranges of samples whose states fill at most `shard_bytes` each (at least one sample)."""
     ranges, start, size = [], 0, 0
     for i, length in enumerate(lengths):
@@ -76,46 +78,91 @@ def plan_shards(lengths: list[int], bytes_per_token: int, shard_bytes: int) -> l
             ranges.append(range(start, i))
             start, size = i, 0
         size += length * bytes_per_token
-    if start < len(lengths):
+    if size:
         ranges.append(range(start, len(lengths)))
     return ranges
 
 
-def extract_split(
-    llm: Any,
-    split: str,
-    generations: Iterator[Generation],
-    lengths: list[int],
-    directory: Path,
-    *,
-    hidden_size: int,
-    num_states: int,
-    dtype: str,
-    shard_bytes: int,
-) -> tuple[list[dict[str, Any]], int]:
-    """Capture one split into safetensors shards below `directory`; shards already there are kept. Holds one shard at a time.
+class CaptureEngine(Protocol):
+    """Captures whole conversations into a shard of hidden states (SupervisedEngine does). Raises EngineFailure when the engine is lost."""
 
-    lengths: tokens of each of `generations`, in order. Returns the index entries of the split and the number of resumed shards.
+    def capture_shard(self, generations: list[Generation], path: Path, dtype: str, on_tokens: Callable[[int], None]) -> dict[str, Any]:
+        """Write the shard `path` and return its index entry; on_tokens gets the tokens of each sample captured."""
+
+
+class ShardKeeper(Protocol):
+    """What becomes of a finished shard (shards.KeptShards, feature_store.StoredShards)."""
+
+    def find(self, path: Path) -> dict[str, Any] | None:
+        """The index entry of a finished shard; None when it is to be made at `path`."""
+
+    def keep(self, path: Path, entry: dict[str, Any]) -> None:
+        """Take the shard `path`, just written."""
+
+
+KEPT_THERE = KeptShards()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCapture:
+    """How one split is stored. lengths: tokens of each of its conversations, in order. shard_bytes: of the states in one shard, at most."""
+
+    split: str
+    lengths: Sequence[int]
+    bytes_per_token: int
+    shard_bytes: int
+    dtype: str
+
+
+def extract_split(
+    engine: CaptureEngine, plan: SplitCapture, generations: Iterator[Generation], directory: Path, *, recovery: Recovery, kept: ShardKeeper = KEPT_THERE
+) -> tuple[list[dict[str, Any]], int]:
+    """Capture one split into safetensors shards below `directory`; shards that `kept` finds are not made again. Holds the conversations of one shard at a time.
+
+    Returns the index entries of the split, and the number of resumed shards. An entry whose engine failed on samples names them under "skipped".
     """
-    bytes_per_token = num_states * hidden_size * (4 if dtype == "float32" else 2)
-    entries, resumed, done = [], 0, 0
-    progress = Progress(f"hidden_states {split}", sum(lengths), "tokens")
-    for number, part in enumerate(plan_shards(lengths, bytes_per_token, shard_bytes)):
-        path = directory / f"{split}-{number:05d}.safetensors"
-        entry_path = directory / "entries" / f"{path.stem}.json"
-        members = list(islice(generations, len(part)))
-        if path.exists() and entry_path.exists():
-            entries.append(read_json(entry_path))
+    entries, resumed, done = list[dict[str, Any]](), 0, 0
+    progress = Progress(f"hidden_states {plan.split}", sum(plan.lengths), "tokens")
+    for path, members in shard_members(plan, generations, directory):
+        entry = kept.find(path)
+        if entry is not None:
             resumed += 1
-            done += sum(lengths[part.start : part.stop])
         else:
-            samples = []
-            for sample in capture(llm, members, hidden_size, num_states):
-                samples.append(sample)
-                done += len(sample.token_ids)
-                progress.update(done)
-            entries.append(write_shard(path, samples, dtype))
-            write_json(entry_path, entries[-1])
+
+            def on_captured(tokens: int, base: int = done) -> None:
+                progress.update(base + tokens)
+
+            entry = capture_part(engine, members, path, plan.dtype, recovery, on_captured)
+            kept.keep(path, entry)
+        entries.append(entry)
+        done += sum(len(generation.token_ids) for generation in members)
         progress.update(done)
     progress.close()
     return entries, resumed
+
+
+def shard_members(plan: SplitCapture, generations: Iterator[Generation], directory: Path) -> Iterator[tuple[Path, list[Generation]]]:
+    """The shards of a split: where each lies below `directory`, and the conversations that it holds."""
+    for number, part in enumerate(plan_shards(plan.lengths, plan.bytes_per_token, plan.shard_bytes)):
+        yield directory / f"{plan.split}-{number:05d}.safetensors", list(islice(generations, len(part)))
+
+
+def capture_part(
+    engine: CaptureEngine, members: list[Generation], path: Path, dtype: str, recovery: Recovery, on_captured: Callable[[int], None]
+) -> dict[str, Any]:
+    """One shard's entry; the engine may fail on the way. on_captured gets the tokens of the shard captured so far."""
+
+    def run(samples: list[Generation]) -> dict[str, Any]:
+        captured = 0
+
+        def on_tokens(tokens: int) -> None:
+            nonlocal captured
+            captured += tokens
+            on_captured(captured)
+
+        if not samples:
+            raise DraftyardError(f"the engine fails on every sample of {path.name}, each by itself; its log is in .work/logs")
+        return engine.capture_shard(samples, path, dtype, on_tokens)
+
+    entry, poisonous = recovery.run(members, run, lambda g: f"{g.id}/{g.sample}")
+    return {**entry, **({"skipped": poisonous} if poisonous else {})}

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from draftyard.artifacts.files import read_json, write_json
 from draftyard.artifacts.generations import Generation, Turn, join_turns, read_shard, shard_name, write_shard
 from draftyard.artifacts.prompts import Prompt
-from draftyard.engines.vllm_engine import RequestLoop
+from draftyard.engines.recovery import Recovery
+from draftyard.engines.requests import Engine, Request
 from draftyard.errors import DraftyardError
 from draftyard.params.generate import GenerateParams
 from draftyard.progress import Progress
 
 SHOWN = 10
 LATER_TURN = "later turn too long"
+ENGINE_FAILED = "the engine fails on it"
 LOOP_WINDOW_TOKENS = 48
 LOOP_MAX_PERIOD_TOKENS = 16
 
@@ -85,10 +88,10 @@ class _Conversation:
 
 
 class Answerer:
-    """Answers prompts through a started engine with a tokenizer's chat template."""
+    """Answers prompts through an engine with a tokenizer's chat template."""
 
-    def __init__(self, llm: Any, tokenizer: Any, params: GenerateParams) -> None:
-        self._loop = RequestLoop(llm)
+    def __init__(self, engine: Engine, tokenizer: Any, params: GenerateParams) -> None:
+        self._engine = engine
         self._tokenizer = tokenizer
         self._params = params
 
@@ -114,8 +117,11 @@ class Answerer:
     def answer_shard(
         self, prompts: list[tuple[Prompt, int]], *, greedy: bool, max_new_tokens: int, report: GenerateReport, on_answers: Callable[[int, int], None]
     ) -> list[Generation]:
-        """Answer (prompt, sample number) pairs turn by turn. Returns the conversations in the order given, skipped ones left out and counted."""
-        active: dict[str, _Conversation] = {}
+        """Answer (prompt, sample number) pairs turn by turn. Returns the conversations in the order given, skipped ones left out and counted.
+
+        Raises EngineFailure when the engine is lost: nothing of the shard is kept then.
+        """
+        active: dict[str, tuple[_Conversation, list[int]]] = {}  # request id -> conversation, ids of its prompt
         done: dict[str, _Conversation] = {}
         for prompt, number in prompts:
             messages = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
@@ -128,16 +134,17 @@ class Answerer:
             tokens += new
             on_answers(len(done), tokens)
 
-        for output in self._loop.finished(on_step):
-            conversation = active.pop(output.request_id)
-            completion = output.outputs[0]
-            token_ids = list(completion.token_ids)
-            text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        for finished in self._engine.finished(on_step):
+            conversation, prompt_token_ids = active.pop(finished.id)
+            if finished.failure is not None:
+                report.skip(finished.failure, conversation.name)
+                continue
+            text = self._tokenizer.decode(finished.token_ids, skip_special_tokens=True)
             if not text.strip():
                 report.skip("empty answer", conversation.name)
                 continue
             conversation.turns.append(
-                Turn(prompt_token_ids=list(output.prompt_token_ids), output_token_ids=token_ids, text=text, finish_reason=str(completion.finish_reason))
+                Turn(prompt_token_ids=prompt_token_ids, output_token_ids=finished.token_ids, text=text, finish_reason=finished.finish_reason)
             )
             conversation.messages.append({"role": "assistant", "content": text})
             if len(conversation.turns) < len(conversation.prompt.turns) and self._ask(conversation, active, greedy, max_new_tokens, report):
@@ -145,10 +152,10 @@ class Answerer:
             done[conversation.name] = conversation
         return [self._finish(done[name]) for name in (f"{p.id}/{n}" for p, n in prompts) if name in done]
 
-    def _ask(self, conversation: _Conversation, active: dict[str, _Conversation], greedy: bool, max_new_tokens: int, report: GenerateReport) -> bool:
+    def _ask(
+        self, conversation: _Conversation, active: dict[str, tuple[_Conversation, list[int]]], greedy: bool, max_new_tokens: int, report: GenerateReport
+    ) -> bool:
         """Queue the next turn. A first turn that does not fit is skipped; a later one ends the conversation early. Returns whether it was queued."""
-        from vllm import SamplingParams
-
         params = self._params
         number = len(conversation.turns)
         conversation.messages.append({"role": "user", "content": conversation.prompt.turns[number]})
@@ -156,16 +163,16 @@ class Answerer:
         if len(token_ids) + max_new_tokens > params.max_model_len:
             report.skip("prompt too long" if number == 0 else LATER_TURN, conversation.name)
             return False
-        sampling = SamplingParams(
+        request = Request(
+            id=f"{conversation.name}/{number}",
+            token_ids=token_ids,
+            max_tokens=max_new_tokens,
             temperature=0.0 if greedy else params.temperature,
             top_p=1.0 if greedy else params.top_p,
-            max_tokens=max_new_tokens,
             seed=None if greedy or params.temperature == 0 else sample_seed(params.seed, conversation.prompt.id, conversation.sample),
-            detokenize=False,
         )
-        request_id = f"{conversation.name}/{number}"
-        active[request_id] = conversation
-        self._loop.add(request_id, token_ids, sampling)
+        active[request.id] = conversation, token_ids
+        self._engine.add(request)
         return True
 
     def _finish(self, conversation: _Conversation) -> Generation:
@@ -217,39 +224,88 @@ def require_bounds(report: GenerateReport, params: GenerateParams) -> None:
         )
 
 
-def generate_split(
-    answerer: Answerer, split: str, prompts: list[Prompt], directory: Path, *, samples_per_shard: int, params: GenerateParams, report: GenerateReport
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """How one split is answered. num_prompts: of the split, for the progress line. The holdout is greedy, once per prompt, as it is served."""
+
+    split: str
+    num_prompts: int
+    samples_per_shard: int
+    params: GenerateParams
+
+    @property
+    def greedy(self) -> bool:
+        """Whether answers are the likeliest tokens, whatever the params say of sampling."""
+        return self.split == "holdout"
+
+    @property
+    def samples(self) -> int:
+        """Answers per prompt."""
+        return 1 if self.greedy else self.params.samples_per_prompt
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Longest answer."""
+        return self.params.holdout_max_new_tokens if self.greedy else self.params.max_new_tokens
+
+
+def generate_split(answerer: Answerer, plan: SplitPlan, prompts: Iterable[Prompt], directory: Path, *, recovery: Recovery, report: GenerateReport) -> int:
     """Answer one split into shards below `directory`, going on after the shards already there. Returns how many were resumed.
 
-    A shard is the unit of batching: its answers do not depend on what ran before it, so a resumed build ends with
-    the same bytes. What a shard skipped stands beside it in skipped/.
+    Prompts are read as they are needed: memory holds one shard. A shard is the unit of batching: its answers do not depend on
+    what ran before it, so a resumed build ends with the same bytes. What a shard skipped stands beside it in skipped/.
     """
-    greedy = split == "holdout"
-    max_new_tokens = params.holdout_max_new_tokens if greedy else params.max_new_tokens
-    pairs = [(prompt, number) for prompt in prompts for number in range(1 if greedy else params.samples_per_prompt)]
-    progress = Progress(f"generate {split}", len(pairs), "prompts")
-    resumed = 0
-    for shard, start in enumerate(range(0, len(pairs), samples_per_shard)):
-        part = pairs[start : start + samples_per_shard]
-        path = directory / shard_name(split, shard)
-        skipped_path = directory / "skipped" / f"{path.stem}.json"
-        if path.exists() and skipped_path.exists():
-            generations, skipped = list(read_shard(path)), read_json(skipped_path)
+    progress = Progress(f"generate {plan.split}", plan.num_prompts * plan.samples, "prompts")
+    resumed = start = 0
+    for path, part in shard_parts(plan, prompts, directory):
+        if is_made(path):
+            generations, skipped = list(read_shard(path)), read_json(skipped_path(path))
             resumed += 1
         else:
-            part_report = GenerateReport()
 
-            def on_answers(finished: int, tokens: int, base: int = start) -> None:
-                progress.update(base + finished, f"{report.output_tokens + tokens} tokens")
+            def on_answers(answered: int, tokens: int, base: int = start) -> None:
+                progress.update(base + answered, f"{report.output_tokens + tokens} tokens")
 
-            generations = answerer.answer_shard(part, greedy=greedy, max_new_tokens=max_new_tokens, report=part_report, on_answers=on_answers)
-            skipped = part_report.skipped
-            write_json(skipped_path, skipped)
+            generations, skipped = answer_part(answerer, plan, part, recovery, on_answers)
+            write_json(skipped_path(path), skipped)
             write_shard(path, generations)
         for reason, names in skipped.items():
             report.skipped.setdefault(reason, []).extend(names)
         count(generations, report)
-        progress.update(start + len(part), f"{report.output_tokens} tokens")
+        start += len(part)
+        progress.update(start, f"{report.output_tokens} tokens")
     progress.close(f"{report.output_tokens} tokens")
     return resumed
+
+
+def shard_parts(plan: SplitPlan, prompts: Iterable[Prompt], directory: Path) -> Iterator[tuple[Path, list[tuple[Prompt, int]]]]:
+    """The shards of a split: where each lies below `directory`, and the (prompt, sample number) pairs that it answers."""
+    pairs = ((prompt, number) for prompt in prompts for number in range(plan.samples))
+    number = 0
+    while part := list(islice(pairs, plan.samples_per_shard)):
+        yield directory / shard_name(plan.split, number), part
+        number += 1
+
+
+def skipped_path(shard: Path) -> Path:
+    """The file that says what `shard` skipped."""
+    return shard.parent / "skipped" / f"{shard.stem}.json"
+
+
+def is_made(shard: Path) -> bool:
+    """Whether `shard` was written by an earlier run, or by a cluster."""
+    return shard.exists() and skipped_path(shard).exists()
+
+
+def answer_part(
+    answerer: Answerer, plan: SplitPlan, part: list[tuple[Prompt, int]], recovery: Recovery, on_answers: Callable[[int, int], None]
+) -> tuple[list[Generation], dict[str, list[str]]]:
+    """The conversations of one shard and what it skipped, by reason; the engine may fail on the way."""
+
+    def run(pairs: list[tuple[Prompt, int]]) -> tuple[list[Generation], dict[str, list[str]]]:
+        report = GenerateReport()
+        found = answerer.answer_shard(pairs, greedy=plan.greedy, max_new_tokens=plan.max_new_tokens, report=report, on_answers=on_answers)
+        return found, report.skipped
+
+    (generations, skipped), poisonous = recovery.run(part, run, lambda pair: f"{pair[0].id}/{pair[1]}")
+    return generations, {**skipped, **({ENGINE_FAILED: poisonous} if poisonous else {})}

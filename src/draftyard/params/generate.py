@@ -12,8 +12,10 @@ from draftyard.params.base import require
 class GenerateParams:
     """The verifier's answers. Any change rebuilds from `generate` on."""
 
-    engine: Literal["vllm"]
-    """vllm: vLLM in this process."""
+    engine: Literal["vllm", "endpoint"]
+    """vllm: vLLM on this machine; endpoint: an OpenAI-compatible server that serves the verifier and returns token ids."""
+    endpoint_model: str | None
+    """Name under which the endpoint serves the verifier; null with engine vllm. On a server of several models it decides who answers."""
     max_new_tokens: int
     """Longest answer of a training prompt per turn, in tokens."""
     holdout_max_new_tokens: int
@@ -36,6 +38,12 @@ class GenerateParams:
     """The stage fails when a larger fraction of answers ends in a repetition loop, 0..1."""
 
     def __post_init__(self) -> None:
+        if self.engine == "endpoint":
+            require(
+                bool((self.endpoint_model or "").strip()), "generate.endpoint_model", self.endpoint_model, "must name the served model: the endpoint answers"
+            )
+        else:
+            require(self.endpoint_model is None, "generate.endpoint_model", self.endpoint_model, "is used by generate.engine endpoint only: must be null")
         require(self.max_new_tokens >= 2, "generate.max_new_tokens", self.max_new_tokens, "must be at least 2")
         require(self.holdout_max_new_tokens >= 2, "generate.holdout_max_new_tokens", self.holdout_max_new_tokens, "must be at least 2")
         longest = max(self.max_new_tokens, self.holdout_max_new_tokens)
