@@ -16,7 +16,9 @@ from draftyard.artifacts.files import (
     digest_directory,
     digest_file,
     digest_json,
+    link_or_copy,
     publish_directory,
+    publish_linked,
     read_json,
     write_json,
 )
@@ -133,3 +135,46 @@ def test_publishing_to_another_file_system_copies_beside_the_output_first(tmp_pa
     publish_directory(built(tmp_path / "work/built"), out)
     assert [p.relative_to(tmp_path / "data").as_posix() for p in sorted((tmp_path / "data").rglob("*"))] == ["out", "out/sub", "out/sub/file"]
     assert not (tmp_path / "work/built").exists()
+
+
+def test_publishing_by_links_keeps_what_was_built(tmp_path: Path) -> None:
+    out = tmp_path / "data/out"
+    out.mkdir(parents=True)
+    (out / "stale").write_text("old")
+    (tmp_path / "data/.out.incoming").mkdir()  # left by a run that was killed
+    (tmp_path / "data/.out.incoming/half").write_text("x")
+    source = built(tmp_path / "work/built")
+    publish_linked(source, out)
+    assert [p.relative_to(tmp_path / "data").as_posix() for p in sorted((tmp_path / "data").rglob("*"))] == ["out", "out/sub", "out/sub/file"]
+    assert (out / "sub/file").samefile(source / "sub/file")
+    publish_linked(source / "sub/file", tmp_path / "data/file")
+    assert not (tmp_path / "data/file").samefile(source / "sub/file")
+    publish_linked(source, out)
+    assert (out / "sub/file").read_text() == "new"
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM])
+def test_where_no_link_is_possible_the_file_is_copied(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Any, target: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "a").chmod(0o444)
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "x"
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o644
+    assert not (tmp_path / "b").samefile(tmp_path / "a")
+
+
+def test_publishing_that_fails_leaves_the_old_output_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Any, target: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    out = tmp_path / "data/out"
+    out.mkdir(parents=True)
+    (out / "old").write_text("old")
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space left"):
+        publish_linked(built(tmp_path / "work/built"), out)
+    assert [p.relative_to(tmp_path / "data").as_posix() for p in sorted((tmp_path / "data").rglob("*"))] == ["out", "out/old"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from draftyard.artifacts.generations import Generation, Turn, join_turns, read_shard, read_split, shard_name, write_shard
+from draftyard.artifacts.lineage import write_lineage
 from draftyard.errors import ArtifactError
 
 
@@ -102,3 +104,32 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         list(read_split(tmp_path, "train"))
     with pytest.raises(ArtifactError, match="holds no holdout shard"):
         list(read_split(tmp_path, "holdout"))
+
+
+def test_a_shards_entry_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
+    write_shard(tmp_path / "train-00000.jsonl", [generation("a", turn([1], [2]))])
+    entry = json.loads((tmp_path / "entries/train-00000.json").read_text())
+    assert entry == {"file": "train-00000.jsonl", "sha256": hashlib.sha256((tmp_path / "train-00000.jsonl").read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "last shard missing", "foreign shard"])
+def test_a_shard_that_its_lineage_does_not_know_is_refused_before_its_first_line(damage: str, tmp_path: Path) -> None:
+    for number in range(2):
+        write_shard(tmp_path / shard_name("train", number), [generation(f"g{number}", turn([1], [2])), generation(f"h{number}", turn([1], [2]))])
+    write_lineage(tmp_path, "generations", inputs={}, params={}, packages={})
+    assert [g.id for g in read_split(tmp_path, "train")] == ["g0", "h0", "g1", "h1"]
+    path = tmp_path / shard_name("train", 1)
+    content = path.read_bytes()
+    if damage == "flip":
+        path.write_bytes(content.replace(b"h1", b"h2"))  # as good a line as any
+    elif damage == "cut":
+        path.write_bytes(content[: content.index(b"\n") + 1])
+    elif damage == "last shard missing":
+        path.unlink()
+    else:
+        write_shard(tmp_path / shard_name("train", 2), [])
+    read = []
+    with pytest.raises(ArtifactError, match=r"train-0000[12]\.jsonl: (SHA-256|is missing).*draftyard lineage .*--files"):
+        for g in read_split(tmp_path, "train"):
+            read.append(g.id)
+    assert read == (["g0", "h0", "g1", "h1"] if damage == "foreign shard" else ["g0", "h0"])

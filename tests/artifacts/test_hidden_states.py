@@ -61,6 +61,24 @@ def test_samples_come_back_in_the_stored_dtype(dtype: str, tmp_path: Path) -> No
         assert (read.id, read.category, read.sample) == (written.id, written.category, written.sample)
 
 
+def test_float8_comes_back_as_bfloat16_within_its_precision_at_half_the_bytes(tmp_path: Path) -> None:
+    data = HiddenStates(write(tmp_path / "fp8", "float8_e4m3"))
+    for written, ref in zip(SAMPLES, data.refs("train"), strict=True):
+        read = data.load(ref)
+        assert read.aux.dtype == read.last.dtype == torch.bfloat16
+        for got, expected in ((read.aux, written.aux), (read.last, written.last)):
+            largest = expected.view(*expected.shape[:1], -1, HIDDEN).abs().amax(-1, keepdim=True).expand(-1, -1, HIDDEN).flatten(1)
+            assert ((got.float() - expected).abs() <= torch.maximum(expected.abs() / 16, largest * 2**-17)).all()
+        assert torch.equal(read.token_ids, written.token_ids)
+        assert torch.equal(read.loss_mask, written.loss_mask)
+    # (3 + 1) states of 4 one-byte values and a 4-byte scale, against two bytes a value; 5 bytes of token id and mask in both
+    wide = [sample("wide", 400, 9)]
+    entries = {dtype: write_shard(tmp_path / dtype, wide, dtype)["bytes"] for dtype in ("float8_e4m3", "bfloat16")}
+    assert 400 * (4 * (4 + 4) + 5) <= entries["float8_e4m3"] <= 400 * (4 * (4 + 4) + 5) + 600
+    assert 400 * (4 * 4 * 2 + 5) <= entries["bfloat16"] <= 400 * (4 * 4 * 2 + 5) + 600
+    assert load_file(tmp_path / "float8_e4m3")["scales"].shape == (400, 4)
+
+
 def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
     first, second = write_shard(tmp_path / "x", SAMPLES, "bfloat16"), write_shard(tmp_path / "y", SAMPLES, "bfloat16")
     assert first["sha256"] == second["sha256"] == digest_file(tmp_path / "x")
@@ -130,14 +148,23 @@ def test_a_file_name_in_the_index_cannot_leave_the_directory(tmp_path: Path) -> 
         data.load(data.refs("train")[0])
 
 
+ENTRY = {"file": "x", "sha256": "", "tokens": 8, "ids": ["a", "b"], "categories": ["c"], "category": [0, 0], "sample": [0, 1], "length": [5, 3]}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format 2, expected 1"),
+        ({"format": 1}, "format 1, expected 2"),
         ({"aux_layer_convention": "0 is the output of layer 0"}, "aux_layer_convention is '0 is the output of layer 0', expected 'vllm: 0 is the embedding"),
         ({"last_hidden_states": "after the final norm"}, "last_hidden_states is 'after the final norm', expected 'output of the last layer before"),
         ({"splits": ["train"]}, "is not an index"),
         ({"splits": {"train": [{"file": "x"}]}}, "is not an index"),
+        ({"splits": {"train": [{**ENTRY, "sample": [0]}]}}, "is not an index"),
+        ({"splits": {"train": [{**ENTRY, "category": [0, 2]}]}}, "is not an index"),
+        ({"splits": {"train": [{**ENTRY, "tokens": 9}]}}, "the samples of x have 8 tokens, not 9"),
+        ({"dtype": "int8"}, "dtype 'int8' in storage 'outs' is not known"),
+        ({"storage": "cloud"}, "storage 'cloud' is not known"),
+        ({"storage": "store"}, r"its shards lie in a feature store; name it in runtime.yaml .store.url."),
         ({"hidden_size": ...}, "is not an index .KeyError: 'hidden_size'"),
     ],
 )
@@ -153,5 +180,5 @@ def test_no_index(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"index\.json: no such file"):
         HiddenStates(tmp_path)
     write_json(tmp_path / "index.json", [])
-    with pytest.raises(ArtifactError, match="format None, expected 1"):
+    with pytest.raises(ArtifactError, match="format None, expected 2"):
         HiddenStates(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -31,28 +32,46 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_digests(path: Path, exclude: tuple[str, ...] = ("lineage.json",)) -> dict[str, str]:
+    """Name -> SHA-256 of all files below `path`, sorted, without those named in `exclude`."""
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name not in exclude)
+    return {p.relative_to(path).as_posix(): digest_file(p) for p in files}
+
+
 def digest_directory(path: Path, exclude: tuple[str, ...] = ("lineage.json",)) -> str:
     """SHA-256 over the names and digests of all files below `path`, without those named in `exclude`."""
-    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name not in exclude)
-    return digest_json({p.relative_to(path).as_posix(): digest_file(p) for p in files})
+    return digest_json(file_digests(path, exclude))
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write a file to; on success the file is flushed to disk and renamed to `path`, otherwise nothing of it stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        os.close(descriptor)
+        yield temporary
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError) and error.filename is None:  # a write to a full disk names no file
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
 def atomic_writer(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside `path`; on success it is flushed to disk and renamed to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with atomic_path(path) as temporary, temporary.open(mode, encoding=None if "b" in mode else "utf-8") as file:
+        yield file
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -90,3 +109,48 @@ def publish_directory(built: Path, out: Path) -> None:
         shutil.copytree(built, staging)
         os.replace(staging, out)
         shutil.rmtree(built)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give the file `source` the second name `target` without a second copy; on another file system, or one without hard links, copy it.
+
+    Both names may from then on lead to the same bytes: neither is ever written to, only replaced.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        shutil.copyfile(source, target)
+        target.chmod(0o644)
+
+
+def publish_linked(built: Path, out: Path) -> None:
+    """Make `out` the finished file or directory `built`, replacing what is there. `built` stays; a directory's bytes are shared (see `link_or_copy`).
+
+    `out` is whole or absent at every moment.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staging = out.with_name(f".{out.name}.incoming")
+    _remove(staging)  # of a run that was killed here
+    try:
+        if built.is_file():
+            shutil.copyfile(built, staging)
+        for source in sorted(p for p in built.rglob("*") if p.is_file()):
+            target = staging / source.relative_to(built)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(source, target)
+        if out.is_dir():
+            shutil.rmtree(out)
+        os.replace(staging, out)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _remove(staging)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from draftyard.artifacts.files import atomic_writer
+from draftyard.artifacts.lineage import recorded_files, require_file
+from draftyard.artifacts.shards import write_entry
 from draftyard.errors import ArtifactError
 
 ARTIFACT = "generations"
@@ -65,12 +68,16 @@ def shard_name(split: str, number: int) -> str:
 
 
 def write_shard(path: Path, generations: Iterable[Generation]) -> None:
-    """Write one shard atomically, a line per conversation."""
-    with atomic_writer(path) as file:
+    """Write one shard atomically, a line per conversation; before it appears, its entry with the digest (see artifacts/shards.py)."""
+    digest = hashlib.sha256()
+    with atomic_writer(path, "wb") as file:
         for generation in generations:
             row: dict[str, Any] = dict(generation.__dict__)
             row["turns"] = [turn.__dict__ for turn in generation.turns]
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+            digest.update(line)
+            file.write(line)
+        write_entry(path, {"file": path.name, "sha256": digest.hexdigest()})
 
 
 def read_shard(path: Path) -> Iterator[Generation]:
@@ -90,12 +97,16 @@ def read_shard(path: Path) -> Iterator[Generation]:
 
 
 def read_split(directory: Path, split: str) -> Iterator[Generation]:
-    """All conversations of a split in order. Raises ArtifactError when there is no shard or a number is missing."""
-    shards = sorted(directory.glob(f"{split}-*.jsonl"))
-    for number, path in enumerate(shards):
-        if path.name != shard_name(split, number):
+    """All conversations of a split in order. A shard is held against the lineage before its first line comes out.
+
+    Raises ArtifactError when there is no shard, a number is missing or a shard is damaged.
+    """
+    files = recorded_files(directory)
+    shards = sorted({path.name for path in directory.glob(f"{split}-*.jsonl")} | {name for name in files if name.startswith(f"{split}-")})
+    for number, name in enumerate(shards):
+        if name != shard_name(split, number):
             raise ArtifactError(f"{directory / shard_name(split, number)}: shard is missing; fetch it with dvc pull, or re-run the stage generate")
     if not shards:
         raise ArtifactError(f"{directory}: holds no {split} shard; re-run the stage generate")
-    for path in shards:
-        yield from read_shard(path)
+    for name in shards:
+        yield from read_shard(require_file(directory, name, files))

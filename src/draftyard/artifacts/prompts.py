@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftyard.artifacts.files import atomic_writer
-from draftyard.artifacts.lineage import Lineage, read_lineage, write_lineage
+from draftyard.artifacts.lineage import Lineage, read_lineage, recorded_files, require_file, write_lineage
 from draftyard.artifacts.lines import bounded_lines, parse_line
 from draftyard.errors import ArtifactError
 
@@ -73,6 +73,14 @@ def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
 def read_prompts(path: Path) -> Iterator[Prompt]:
     """Read prompts one by one. Raises ArtifactError with file:line for a broken row or a repeated id."""
     seen: dict[str, int] = {}
+    for number, prompt in _numbered(path):
+        if prompt.id in seen:
+            raise ArtifactError(f"{path}:{number}: id {prompt.id[:80]!r} is also that of line {seen[prompt.id]}; {REMEDY}")
+        seen[prompt.id] = number
+        yield prompt
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, Prompt]]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -85,18 +93,30 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
                 prompt = prompt_from_row(parse_line(line))
             except ValueError as error:
                 raise ArtifactError(f"{path}:{line.number}: not a prompt: {error}; {REMEDY}") from None
-            if prompt.id in seen:
-                raise ArtifactError(f"{path}:{line.number}: id {prompt.id[:80]!r} is also that of line {seen[prompt.id]}; {REMEDY}")
-            seen[prompt.id] = line.number
-            yield prompt
+            yield line.number, prompt
 
 
 def read_split(directory: Path, split: str) -> list[Prompt]:
-    """All prompts of a split in order. Raises ArtifactError as `read_prompts`, and for a split without prompts."""
-    prompts = list(read_prompts(split_path(directory, split)))
-    if not prompts:
-        raise ArtifactError(f"{split_path(directory, split)}: holds no prompt; {REMEDY}")
-    return prompts
+    """All prompts of a split in order. Raises ArtifactError as `stream_split`."""
+    return list(stream_split(directory, split))
+
+
+def stream_split(directory: Path, split: str) -> Iterator[Prompt]:
+    """The prompts of a split in order, one at a time and none remembered.
+
+    Raises ArtifactError as `read_prompts`, for a split without prompts, and for a file that its lineage does not know.
+    """
+    path = split_path(directory, split)
+    files = recorded_files(directory)
+    if files:
+        require_file(directory, path.name, files)
+    # With a lineage the file is what the stage wrote, whose ids are unique: nothing has to be remembered to see it again.
+    prompts = (prompt for _, prompt in _numbered(path)) if files else read_prompts(path)
+    first = next(prompts, None)
+    if first is None:
+        raise ArtifactError(f"{path}: holds no prompt; {REMEDY}")
+    yield first
+    yield from prompts
 
 
 def write_prompts_lineage(directory: Path, *, inputs: dict[str, str], params: dict[str, Any], packages: dict[str, str], facts: dict[str, Any]) -> Lineage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -11,8 +12,8 @@ from draftyard.artifacts.files import atomic_writer
 from draftyard.draft.geometry import DTYPE_BYTES, TensorSpec
 
 
-def write_safetensors(path: Path, specs: Mapping[str, TensorSpec], read: Callable[[str], Iterable[bytes]]) -> None:
-    """Write the tensors of `specs` atomically; `read(name)` yields a tensor's bytes (little-endian, row by row).
+def write_safetensors(path: Path, specs: Mapping[str, TensorSpec], read: Callable[[str], Iterable[bytes | memoryview]]) -> str:
+    """Write the tensors of `specs` atomically; `read(name)` yields a tensor's bytes (little-endian, row by row). Returns the file's SHA-256, taken on the way.
 
     The order is the format's own (wide dtypes first, so that every tensor stays aligned, then by name): same tensors, same bytes.
     """
@@ -25,12 +26,17 @@ def write_safetensors(path: Path, specs: Mapping[str, TensorSpec], read: Callabl
         offset += spec.num_bytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
     with atomic_writer(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)))
-        file.write(text)
+
+        def write(chunk: bytes | memoryview) -> int:
+            file.write(chunk)
+            digest.update(chunk)
+            return len(chunk)
+
+        write(struct.pack("<Q", len(text)))
+        write(text)
         for name in ordered:
-            written = 0
-            for chunk in read(name):
-                file.write(chunk)
-                written += len(chunk)
+            written = sum(write(chunk) for chunk in read(name))
             assert written == specs[name].num_bytes, name
+    return digest.hexdigest()

@@ -10,6 +10,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from draftyard.artifacts.files import write_json
+from draftyard.artifacts.lineage import recorded_files, require_file
+from draftyard.artifacts.tensor_file import tensor_file
 from draftyard.draft.vocabulary import VocabularyMap
 from draftyard.errors import ArtifactError
 
@@ -18,10 +20,9 @@ ARTIFACT = "vocab"
 
 def write_vocab(directory: Path, vocabulary: VocabularyMap, facts: dict[str, Any]) -> None:
     """Write both files into `directory`."""
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "vocab.safetensors"
-    save_file({"d2t": vocabulary.d2t, "t2d": vocabulary.t2d}, path)
-    path.chmod(0o644)
+    with tensor_file(path) as temporary:
+        save_file({"d2t": vocabulary.d2t, "t2d": vocabulary.t2d}, temporary)
     write_json(directory / "vocab.json", facts)
 
 
@@ -30,6 +31,8 @@ def read_vocab(directory: Path) -> VocabularyMap:
     path = directory / "vocab.safetensors"
     if not path.is_file():
         raise ArtifactError(f"{path}: no such file; run the stage vocab (dvc repro vocab), or fetch it (dvc pull)")
+    if files := recorded_files(directory):
+        require_file(directory, path.name, files)
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:

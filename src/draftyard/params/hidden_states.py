@@ -14,8 +14,10 @@ class HiddenStatesParams:
 
     aux_layer_ids: tuple[int, ...] | None
     """vLLM's convention: 0 is the embedding output, i the output of layer i (counted from 1). null: [2, n/2, n-3]."""
-    dtype: Literal["bfloat16", "float16", "float32"]
-    """Element type on disk."""
+    dtype: Literal["bfloat16", "float16", "float32", "float8_e4m3"]
+    """Element type on disk. float8_e4m3 comes with one scale per token and state, at half the bytes of bfloat16; docs/scaling.md says what it costs."""
+    storage: Literal["outs", "store"]
+    """outs: shards are DVC outputs, which push and pull carry. store: they lie in the feature store of runtime.yaml, and DVC sees index.json alone."""
     shard_mib: int
     """Size of a shard in MiB; a reader holds one shard at a time."""
     canary_samples: int
@@ -26,6 +28,8 @@ class HiddenStatesParams:
     """Largest relative difference (Frobenius norm, per layer) from the reference forward."""
     canary_reference_max_parameters: int
     """The reference forward runs only for verifiers up to this many parameters."""
+    max_skipped_fraction: float
+    """The stage fails when the engine fails on a larger fraction of the training samples, each by itself, 0..1; the holdout must be whole."""
 
     def __post_init__(self) -> None:
         if self.aux_layer_ids is not None:
@@ -43,6 +47,7 @@ class HiddenStatesParams:
             self.canary_reference_max_parameters,
             "must not be negative",
         )
+        require(0 <= self.max_skipped_fraction <= 1, "hidden_states.max_skipped_fraction", self.max_skipped_fraction, "must lie in [0, 1]")
 
 
 def resolve_aux_layer_ids(ids: tuple[int, ...] | None, num_layers: int) -> tuple[int, ...]:
