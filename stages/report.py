@@ -1,17 +1,18 @@
-"""Stage `report`: reports/report.html, report.md and metrics.json from what the other stages recorded."""
+"""Stage `report`: reports/metrics.json, comparison.json and report.md from what the other stages recorded."""
 
 from __future__ import annotations
 
 from draftyard.params.report import ReportParams
-from draftyard.reporting.build import HTML, write_report
+from draftyard.reporting.build import write_report
+from draftyard.reporting.inputs import MARKDOWN
 from draftyard.stage import StageContext, run_stage
 
 
 def main(context: StageContext) -> None:
-    """Write the report; its verdict never fails the build, the gate does."""
+    """Write the figures; their verdict never fails the build, the gate does. The page is drawn by the gate, whose lines it shows."""
     verdict = write_report(context.root, context.group(ReportParams, "report"))
     print(f"report: {verdict.sentence}")
-    print(f"report: {HTML}")
+    print(f"report: {MARKDOWN}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ import dataclasses
 import logging
 
 from draftyard.artifacts.card import read_card
-from draftyard.artifacts.files import write_json
+from draftyard.artifacts.feature_store import find_store
+from draftyard.artifacts.files import digest_directory, digest_file, write_json
 from draftyard.artifacts.generations import ARTIFACT as GENERATIONS
 from draftyard.artifacts.generations import read_split
 from draftyard.artifacts.hidden_states import ARTIFACT as HIDDEN_STATES
 from draftyard.artifacts.hidden_states import HiddenStates
-from draftyard.artifacts.lineage import read_lineage, require_same
+from draftyard.artifacts.lineage import package_versions, read_lineage, require_same
+from draftyard.artifacts.vocab import ARTIFACT as VOCAB
+from draftyard.engines.vllm_engine import resolve_engine_args
 from draftyard.params.verify import VerifyParams
 from draftyard.stage import StageContext, run_stage
 from draftyard.verification.draft_reader import load_draft
@@ -19,30 +22,45 @@ from draftyard.verification.run_serving import run_serving
 from draftyard.verification.run_simulation import run_simulation
 from draftyard.verification.run_static import run_static
 from draftyard.verifiers import materialise
-from draftyard.work import WorkArea
 
 log = logging.getLogger(__name__)
+OUTS = {name: f"reports/verify/{name}.json" for name in ("static", "simulation", "serving")}
 
 
 def main(context: StageContext) -> None:
     """Refuse a draft of another build, then prove it three ways. Each result is kept as soon as it exists."""
     params = context.group(VerifyParams, "verify")
-    root, out = context.root, context.root / "reports/verify"
+    root = context.root
     card = read_card(root / "models/verifier.json")
     draft, states = read_lineage(root / "models/draft", "draft"), read_lineage(root / "data/hidden_states", HIDDEN_STATES)
     answers = read_lineage(root / "data/generations", GENERATIONS)
     require_same("verifiers", "models/draft", draft.inputs["verifier"], "models/verifier.json", card.digest, "run dvc repro train")
     require_same("hidden states", "models/draft", draft.inputs["hidden_states"], "data/hidden_states", states.digest, "run dvc repro train")
     require_same("generations", "data/hidden_states", states.inputs["generations"], "data/generations", answers.digest, "run dvc repro hidden_states")
+    vocab = read_lineage(root / "models/vocab", VOCAB)
+    require_same("vocabularies", "models/draft", draft.inputs["vocab"], "models/vocab", vocab.digest, "run dvc repro train")
     model_dir = materialise(card, context.work)
-    inputs = {"draft": draft.digest, "hidden_states": states.digest, "verifier": card.digest}
-    material = {"params": dataclasses.asdict(params), "inputs": inputs, "engine": dataclasses.asdict(context.runtime.engine)}
+    inputs = {"draft": draft.digest, "hidden_states": states.digest, "vocab": vocab.digest, "verifier": card.digest}
+    reference = root / params.reference if params.reference else None
+    if reference is not None:
+        inputs["reference"] = digest_file(reference) if reference.is_file() else digest_directory(reference)
+    material = {
+        "params": {"verify": dataclasses.asdict(params)},
+        "inputs": inputs,
+        "packages": package_versions("vllm", "torch", "transformers", "speculators"),
+        "dtype": resolve_engine_args(card.engine_args)[0]["dtype"],
+        "engine": context.runtime.engine.batching(),
+        "micro_batch_tokens": context.runtime.train.micro_batch_tokens,
+        "threads": context.runtime.num_threads(),
+    }
     holdout = list(read_split(root / "data/generations", "holdout"))[: params.served_prompts]
     names = {(g.id, g.sample) for g in holdout}
-    with WorkArea(context.work, "verify", material, ("verification/run_serving.py", "verification/serving.py", "verification/simulation.py")) as area:
-        static = area.once("static.json", lambda: run_static(root / "models/draft", root / "models/vocab", model_dir, card, draft))
+    with context.area(material) as area:
+        if area.publish_finished(root):
+            return
+        static = area.once("static.json", lambda: run_static(root / "models/draft", root / "models/vocab", model_dir, card, draft, reference))
         log.info("static checks: %s", static["status"])
-        data = HiddenStates(root / "data/hidden_states")
+        data = HiddenStates(root / "data/hidden_states", find_store(root, context.runtime, context.work))
 
         def simulation() -> dict[str, object]:
             return run_simulation(load_draft(root / "models/draft"), data, names, card.num_parameters, params, context.runtime)
@@ -54,9 +72,9 @@ def main(context: StageContext) -> None:
         served = area.once(
             "serving.json", lambda: run_serving(root / "models/draft", model_dir, card, holdout, params, context.runtime, context.work / "logs", **lengths)
         )
-        for name, value in (("static", static), ("simulation", simulated), ("serving", served)):
-            write_json(out / f"{name}.json", value)
-        area.discard()
+        for name, value in (("static", {**static, "made_from": inputs}), ("simulation", simulated), ("serving", served)):
+            write_json(area.new_out(OUTS[name]), value)
+        area.finish(root, tuple(OUTS.values()))
 
 
 if __name__ == "__main__":

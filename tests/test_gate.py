@@ -132,7 +132,8 @@ def run_stage_main(root: Path) -> None:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.main(StageContext("gate", root, {"gate": THRESHOLDS}, None, root))  # type: ignore[arg-type]
+    report = {"title": "A draft", "uncovered_tokens": 1, "baseline": None}
+    module.main(StageContext("gate", root, {"gate": THRESHOLDS, "report": report}, None, root))  # type: ignore[arg-type]
 
 
 def write_metrics(root: Path, values: Any) -> None:
@@ -143,7 +144,9 @@ def write_metrics(root: Path, values: Any) -> None:
 def test_the_stage_prints_each_line_and_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_metrics(tmp_path, GOOD)
     run_stage_main(tmp_path)
-    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == list(FIGURES)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines] == list(FIGURES)
+    assert last == "gate: the page is reports/report.html"
 
 
 def test_the_stage_fails_naming_each_red_line(tmp_path: Path) -> None:
@@ -152,6 +155,8 @@ def test_the_stage_fails_naming_each_red_line(tmp_path: Path) -> None:
         DraftyardError, match=r"2 of 7 lines red: equal_outputs \(0.5000, required >= 0.95 \(gate.min_equal_outputs\)\); holdout_coverage \(no number"
     ):
         run_stage_main(tmp_path)
+    page = (tmp_path / "reports/report.html").read_text()
+    assert "2 of 7 lines are red: equal outputs, holdout coverage. The build fails." in page
 
 
 def test_the_stage_without_metrics_says_what_to_run(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from draftyard.params.report import ReportParams
-from draftyard.reporting.build import MARKDOWN, write_report
+from draftyard.reporting.build import write_report
+from draftyard.reporting.inputs import MARKDOWN
 from draftyard.reporting.summary import main
+from tests.reporting.conftest import params
 
 
 def test_markdown_says_the_verdict_and_the_figures(root: Path) -> None:
-    write_report(root, ReportParams(title="SmolLM2 draft", uncovered_tokens=3))
+    write_report(root, params(uncovered_tokens=3))
     text = (root / MARKDOWN).read_text(encoding="utf-8")
     assert text.startswith("# SmolLM2 draft\n\n✅ **This draft is ready to serve: 1.42×")
     for line in (
@@ -44,7 +45,5 @@ def test_summary_of_a_damaged_record_is_a_sentence(root: Path, capsys: pytest.Ca
 
 
 def test_summary_needs_no_heavy_import() -> None:
-    code = (
-        "import sys, draftyard.reporting.summary, draftyard.reporting.build; print([n for n in ('torch', 'vllm', 'transformers', 'dvc') if n in sys.modules])"
-    )
+    code = "import sys, draftyard.reporting.summary, draftyard.reporting.build, draftyard.reporting.page; print([n for n in ('torch', 'vllm', 'transformers', 'dvc') if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftyard.reporting.svg import nice_ticks, thin
@@ -39,11 +39,13 @@ def test_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters()))
 def test_clean_text_can_always_be_stored(text: str) -> None:
     clean(text).encode("utf-8")
 
 
+@settings(deadline=None)
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 def test_ticks_span_the_values(low: float, size: float) -> None:
     ticks = nice_ticks(low, low + size)
@@ -57,6 +59,7 @@ def test_ticks_of_a_constant() -> None:
     assert nice_ticks(1.0, 1.0)[0] == 1.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), max_size=1000))
 def test_thinning_keeps_the_range(points: list[tuple[float, float]]) -> None:
     thinned = thin(points, 50)

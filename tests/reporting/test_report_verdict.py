@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from draftyard.artifacts.files import digest_json
 from draftyard.reporting.inputs import load_record
 from draftyard.reporting.verdict import Verdict, judge
 
@@ -98,9 +99,10 @@ def test_a_loss_that_rises_fails(root: Path, edit: Edit) -> None:
 
 
 def test_mixed_lineages_fail_and_name_both_sides(root: Path, edit: Edit) -> None:
-    edit("models/vocab/lineage.json", lambda values: values.update(digest="f" * 64))
+    files = {"vocab.json": "f" * 64}
+    edit("models/vocab/lineage.json", lambda values: values.update(files=files, digest=digest_json(files)))
     assert statuses(root) == {"serves": "pass", "learned": "fail", "vocabulary_map": "fail"}
-    assert "vocab here is ffffffffffff" in verdict(root).sentence
+    assert f"vocab here is {digest_json(files)[:12]}" in verdict(root).sentence
 
 
 def test_skipped_serving_is_not_a_pass(root: Path) -> None:

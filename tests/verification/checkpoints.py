@@ -19,6 +19,7 @@ HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS, EOS = 32, 96, 48, 8, 2
 TOKENS = np.array([0, 1, *range(2, 94, 2)], dtype=np.int64)
 IDS = [2, 4, 5]
 DATA = Path(__file__).parents[1] / "data"
+REFERENCE = Path(__file__).parents[2] / "data/references/kimi-k2-eagle3.tensors.json"
 Tensors = dict[str, np.ndarray[Any, Any]]
 Config = dict[str, Any]
 
@@ -163,7 +164,7 @@ def variant(directory: Path, base: Path, change: Callable[[Tensors, Config], Non
 def write_kimi_headers(directory: Path) -> None:
     """The public Kimi-K2 draft's config and tensor table (tests/data), with 2.4 GB of data left as a hole in a sparse file."""
     offset, header = 0, {}
-    for name, (dtype, shape) in json.loads((DATA / "kimi-k2-eagle3.tensors.json").read_text()).items():
+    for name, (dtype, shape) in json.loads(REFERENCE.read_text()).items():
         size = int(np.prod(shape)) * {"BF16": 2, "I64": 8, "BOOL": 1}[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size

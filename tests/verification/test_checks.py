@@ -12,7 +12,7 @@ import pytest
 
 from draftyard.verification.check_report import CheckReport, render
 from draftyard.verification.checks import check_checkpoint
-from tests.verification.checkpoints import DATA, DRAFT_VOCAB, HIDDEN, TOKENS, VOCAB, Config, Tensors, build_draft, read, variant, write, write_kimi_headers
+from tests.verification.checkpoints import DRAFT_VOCAB, HIDDEN, REFERENCE, TOKENS, VOCAB, Config, Tensors, build_draft, read, variant, write, write_kimi_headers
 
 QKV = "layers.0.self_attn."
 Change = Callable[[Tensors, Config], None]
@@ -129,7 +129,7 @@ def test_unknown_family_is_named_and_never_failed(tmp_path: Path, draft_dir: Pat
 def test_public_kimi_reference_by_its_headers(tmp_path: Path) -> None:
     """The public draft's config and tensor table, with the data left as a hole in a sparse file: header first, nothing is allocated."""
     write_kimi_headers(tmp_path)
-    report = check_checkpoint(tmp_path, reference=DATA / "kimi-k2-eagle3.tensors.json", values=False)
+    report = check_checkpoint(tmp_path, reference=REFERENCE, values=False)
     assert problems(report) == {}
     assert report.parameters is not None
     assert (report.parameters.saved, report.parameters.total) == (1_190_948_864, 2_594_737_152)

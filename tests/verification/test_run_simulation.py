@@ -17,7 +17,7 @@ from draftyard.verification.simulation import Simulation, Tally
 from tests.training.small import DRAFT_VOCAB, HIDDEN, named_samples, small_model, write_data
 
 ROOT = Path(__file__).parents[2]
-PARAMS = VerifyParams(num_speculative_tokens=2, simulate_up_to=4, served_prompts=None, speed_prompts=1, speed_repeats=1)
+PARAMS = VerifyParams(num_speculative_tokens=2, simulate_up_to=4, served_prompts=None, speed_prompts=1, speed_repeats=1, reference=None)
 
 
 @pytest.fixture
@@ -55,7 +55,9 @@ def test_rounds_are_binned_by_their_distance_and_none_is_lost() -> None:
 
 def simulated() -> Simulation:
     by_k = {1: Tally(10, [5]), 2: Tally(8, [5, 3]), 3: Tally(7, [5, 3, 1]), 4: Tally(7, [5, 3, 1, 0])}
-    return Simulation(by_k, {"b": Tally(3, [2, 1]), "a": Tally(5, [3, 2])}, {"a": 2, "b": 1}, [(0, 1), (2, 0)])
+    return Simulation(
+        by_k, {"b": Tally(3, [2, 1]), "a": Tally(5, [3, 2])}, {"a": 2, "b": 1}, [(0, 1), (2, 0)], [(30, 1), (32, 0)], {("a", "x", 0): Tally(8, [5, 3])}
+    )
 
 
 @pytest.mark.parametrize(("draft_cost", "best"), [(0.0, 3), (0.3, 2), (5.0, 1)])
@@ -69,6 +71,8 @@ def test_the_recommended_number_of_draft_tokens_is_the_fastest(draft_cost: float
     assert (made["k"], made["rounds"], made["accepted"], made["acceptance_length"]) == (2, 8, [5, 3], 2.0)
     assert list(made["categories"]) == ["a", "b"]
     assert made["categories"]["a"] == {"prompts": 2, "acceptance_length": 2.0, "rounds": 5, "accepted": [3, 2]}
+    assert [row["from"] for row in made["by_context"]] == [16, 32]
+    assert made["samples"] == [{"id": "x", "sample": 0, "category": "a", "rounds": 8, "accepted": [5, 3]}]
     canonical_json(made)
 
 
@@ -77,6 +81,8 @@ def test_only_the_named_samples_are_simulated(tmp_path: Path, runtime: Runtime) 
     model = small_model()
     made = run_simulation(model, data, {("h0", 0), ("h2", 0)}, 10**6, PARAMS, runtime)
     assert (made["prompts"], set(made["categories"])) == (2, {"c0"})
+    assert [row["id"] for row in made["samples"]] == ["h0", "h2"]
+    assert (sum(row["rounds"] for row in made["samples"]), sum(row["rounds"] for row in made["by_context"])) == (made["rounds"], made["rounds"])
     assert [row["k"] for row in made["by_k"]] == [1, 2, 3, 4]
     everything = run_simulation(model, data, {("h0", 0), ("h1", 0), ("h2", 0)}, 10**6, PARAMS, runtime)
     assert everything["rounds"] > made["rounds"]

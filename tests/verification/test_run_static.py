@@ -68,7 +68,7 @@ def build(tmp_path_factory: pytest.TempPathFactory, verifier_dir: Path) -> Build
             parameter.mul_(1 + 0.2 * torch.randn(parameter.shape, generator=generator))
     save_checkpoint(model, root / "draft", DTYPES[DRAFT.dtype])
     params = {"train": dataclasses.asdict(TRAIN), "draft": dataclasses.asdict(DRAFT)}
-    lineage = Lineage("draft", "0" * 64, {}, params, {}, {"aux_layer_ids": list(IDS)})
+    lineage = Lineage("draft", "0" * 64, {}, params, {}, {"aux_layer_ids": list(IDS)}, {})
     tensors = load_file(root / "draft/model.safetensors")
     return Build(verifier_dir, card, root / "vocab", lineage, tensors, (root / "draft/config.json").read_text())
 
@@ -98,7 +98,23 @@ def test_the_draft_as_trained_passes(build: Build, tmp_path: Path) -> None:
     assert {row["name"]: tuple(row["shape"]) for row in result["tensors"]} == {name: spec.shape for name, spec in expected.items()}
     assert all(row["shape"] == row["expected_shape"] for row in result["tensors"])
     assert (result["head_dim"], result["hidden_per_head"]) == (12, 8.0)
+    assert result["reference"].startswith("speculators ")
+    assert all(row["reference_shape"] == row["expected_shape"] == row["shape"] for row in result["tensors"])
     canonical_json(result)
+
+
+def test_another_draft_stands_beside_it_and_every_difference_is_red(build: Build, tmp_path: Path) -> None:
+    table = {name: ["BF16" if t.is_floating_point() else str(t.dtype), list(t.shape)] for name, t in build.tensors.items() if name not in ("d2t", "t2d")}
+    table["layers.0.self_attn.q_proj.weight"][1] = [32, 64]
+    table["only.there"] = ["BF16", [3]]
+    (tmp_path / "other.json").write_text(json.dumps(table))
+    result = run_static(written(build, tmp_path / "draft"), build.vocab, build.verifier, build.card, build.lineage, tmp_path / "other.json")
+    found = {row["name"]: row for row in result["tensors"]}
+    assert result["reference"] == "other.json"
+    assert (found["layers.0.self_attn.q_proj.weight"]["shape"], found["layers.0.self_attn.q_proj.weight"]["reference_shape"]) == ([48, 64], [32, 64])
+    assert (found["only.there"]["shape"], found["only.there"]["reference_shape"], found["d2t"]["reference_shape"]) == (None, [3], None)
+    (check,) = [check for check in result["checks"] if check["id"] == "reference"]
+    assert check["status"] == result["status"] == "fail"
 
 
 def drop(name: str) -> Callable[[Tensors], None]:

@@ -45,6 +45,7 @@ def test_acceptance_overall_and_by_category() -> None:
     assert made["overall"]["acceptance_length"] == 1.75
     assert {c: (v["prompts"], v["rounds"], v["accepted"]) for c, v in made["categories"].items()} == {"chat": (2, 3, [2, 1]), "code": (1, 1, [0, 0])}
     assert list(made["categories"]) == ["chat", "code"]
+    assert [(row["rounds"], row["accepted"]) for row in made["samples"]] == [(3, [2, 1]), (1, [0, 0]), (0, [0, 0])]
     with pytest.raises(ValueError):
         measure_acceptance(PROMPTS, [[1]], 2)
 
@@ -62,7 +63,7 @@ def test_a_divergence_names_prompt_position_texts_and_gap() -> None:
 
     made = compare_outputs(PROMPTS, [[5, 6, 7], [8], [9, 9]], [[5, 6, 7], [8], [9, 1, 2]], words, gap)
     assert (made["prompts"], made["equal"]) == (3, 2)
-    assert made["divergences"] == [{"id": "c", "position": 1, "plain_text": "9", "draft_text": "1 2", "logit_gap": 0.125}]
+    assert made["divergences"] == [{"id": "c", "position": 1, "shared_text": "9", "plain_text": "9", "draft_text": "1 2", "logit_gap": 0.125}]
     assert asked == [([4, 9], 9, 1)]
 
 
@@ -154,9 +155,7 @@ def test_a_worker_that_cannot_start_says_why(worker: Path) -> None:
 
 def test_a_worker_that_dies_is_told_with_its_last_words(worker: Path) -> None:
     made = engine("dies", worker)
-    with pytest.raises(
-        DraftyardError, match=r"the plain engine stopped answering; its last words \(verify-plain\.log in \.work/logs\):\n.*\n  CUDA out of memory"
-    ):
+    with pytest.raises(DraftyardError, match=r"the plain engine stopped answering; its last words \(.*/verify-plain\.log\):\n.*\n  CUDA out of memory"):
         made.wait_ready()
     with pytest.raises(DraftyardError, match="the plain engine stopped answering"):
         for _ in range(3):

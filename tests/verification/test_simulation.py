@@ -164,6 +164,8 @@ def test_only_the_last_answer_of_a_conversation_is_walked(tmp_path: Path) -> Non
     result = simulate(model, data, rows, k=2, max_k=2, micro_tokens=100, device=CPU)
     expected = serve(model, sample.token_ids.tolist(), sample.aux, 12, 2)
     assert result.positions == [(r.position - 12, r.accepted) for r in expected]
+    assert result.contexts == [(r.position + 1, r.accepted) for r in expected]
+    assert [(t.rounds, sum(t.accepted)) for t in result.samples.values()] == [(len(expected), sum(r.accepted for r in expected))]
     assert result.by_k[2].rounds == len(expected)
 
 

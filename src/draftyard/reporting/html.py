@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from draftyard.gate import GateLine, red
 from draftyard.params.report import ReportParams
-from draftyard.reporting import sections_draft, sections_measured, sections_origin
+from draftyard.reporting import sections_draft, sections_learned, sections_measured, sections_origin, sections_verdict
 from draftyard.reporting.inputs import BuildRecord
-from draftyard.reporting.markup import Child, Markup, tag
-from draftyard.reporting.sections_draft import badge
+from draftyard.reporting.markup import Markup, tag
 from draftyard.reporting.style import CSS
-from draftyard.reporting.text import dig, percent, plain
-from draftyard.reporting.verdict import Proof, Verdict
+from draftyard.reporting.verdict import Verdict
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Content security policy: a text that slipped through as an element could still load and run nothing."""
 VERDICT_WORDS = {"pass": "Verdict: ready", "warn": "Verdict: works, no gain", "fail": "Verdict: do not serve", "skipped": "Verdict: not proved"}
 
 
-def render_html(record: BuildRecord, metrics: dict[str, Any], verdict: Verdict, params: ReportParams) -> str:
-    """The report as one HTML document. The same records give the same bytes."""
+def render_html(record: BuildRecord, metrics: dict[str, Any], verdict: Verdict, params: ReportParams, lines: Sequence[GateLine] = ()) -> str:
+    """The report as one HTML document; `lines`: the gate's. The same records give the same bytes."""
+    compared = [("changes", "Against the baseline", sections_verdict.changes(record))] if record.comparison.get("baseline") else []
     sections: list[tuple[str, str, list[Markup]]] = [
-        ("acceptance", "Acceptance", sections_measured.acceptance(record)),
-        ("speed", "Speed", sections_measured.speed(record)),
+        ("gate", "The gate", sections_verdict.gate(lines)),
+        *compared,
+        ("proofs", "What the verdict rests on", sections_verdict.proofs(verdict)),
+        ("acceptance", "Acceptance", sections_measured.acceptance(record, metrics)),
+        ("speed", "Speed", sections_measured.speed(record, metrics)),
         ("equality", "Equality of outputs", sections_measured.equality(record)),
         ("architecture", "Architecture", sections_draft.architecture(record)),
         ("vocabulary", "Vocabulary", sections_draft.vocabulary(record, params.uncovered_tokens)),
-        ("training", "Training", sections_draft.training(record)),
-        ("sample", "What it learned from", sections_draft.loss_mask(record)),
+        ("training", "Training", sections_learned.training(record)),
+        ("sample", "What it learned from", sections_learned.loss_mask(record)),
+        ("context", "Along the context", sections_measured.context(record)),
         ("data", "Data", sections_origin.data(record)),
         ("lineage", "Lineage", sections_origin.lineage(record)),
         ("environment", "Environment", sections_origin.environment(record)),
@@ -37,6 +42,7 @@ def render_html(record: BuildRecord, metrics: dict[str, Any], verdict: Verdict, 
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
         tag("title", f"{params.title}: {VERDICT_WORDS[verdict.status].removeprefix('Verdict: ')}"),
         tag("style", Markup(CSS)),
     )
@@ -44,13 +50,12 @@ def render_html(record: BuildRecord, metrics: dict[str, Any], verdict: Verdict, 
         "header",
         tag("h1", params.title),
         tag("p", _subject(record), class_="subject"),
-        tag("p", tag("b", VERDICT_WORDS[verdict.status]), verdict.sentence, class_=f"verdict {verdict.status}"),
-        _tiles(record, metrics),
+        tag("p", tag("b", VERDICT_WORDS[verdict.status]), verdict.sentence, _gate_note(lines), class_=f"verdict {verdict.status}"),
+        sections_verdict.tiles(record, metrics),
         tag("nav", [tag("a", title, href=f"#{key}") for key, title, _ in sections], aria_label="Sections"),
     )
-    proofs = tag("section", tag("h2", "Three proofs"), tag("div", [_proof(proof) for proof in verdict.proofs], class_="proofs"), id="proofs", class_="long")
-    body = [tag("section", tag("h2", title), parts, id=key, class_="long" if key != "speed" else None) for key, title, parts in sections]
-    page = tag("html", head, tag("body", header, tag("main", proofs, body)), lang="en")
+    body = [tag("section", tag("h2", title), parts, id=key, class_="long" if key not in ("gate", "speed") else None) for key, title, parts in sections]
+    page = tag("html", head, tag("body", header, tag("main", body)), lang="en")
     return f"<!doctype html>\n{page}\n"
 
 
@@ -62,31 +67,8 @@ def _subject(record: BuildRecord) -> str:
     return f"EAGLE-3 draft for {record.card.get('name')}{revision}{layout}"
 
 
-def _tiles(record: BuildRecord, metrics: dict[str, Any]) -> Markup:
-    length, speed = metrics["acceptance_length"], metrics["speedup"]
-    how = "served" if length["served"] is not None else "simulated"
-    equality = record.serving.get("equality") if record.measured else None
-    equal = f"{plain(dig(equality, 'equal'))} of {plain(dig(equality, 'prompts'))}" if metrics["equal_outputs"] is not None else "–"
-    spread = f"speed-up at batch 1 ({plain(speed['min'])}× to {plain(speed['max'])}×)" if speed["median"] is not None else "speed-up: not measured"
-    tiles: list[tuple[Child, Child]] = [
-        (plain(length[how]) if length[how] is not None else "–", f"acceptance length, {how}"),
-        (f"{plain(speed['median'])}×" if speed["median"] is not None else "–", spread),
-        (equal, "prompts with identical output"),
-        (_millions(metrics["parameters"]["saved"]), f"parameters; {_millions(metrics['parameters']['trainable'])} trained"),
-        (percent(metrics["coverage"]["holdout"]) if metrics["coverage"]["holdout"] is not None else "–", "of held-out tokens in the draft vocabulary"),
-    ]
-    return tag("ul", [tag("li", tag("strong", figure), tag("span", words)) for figure, words in tiles], class_="tiles")
-
-
-def _proof(proof: Proof) -> Markup:
-    lines = [
-        tag("li", badge(line.status, with_word=False), line.text, tag("div", line.hint, class_="soft") if line.hint else None, class_=line.status)
-        for line in proof.evidence
-    ]
-    return tag("div", tag("h3", proof.title, " ", badge(proof.status)), tag("ul", lines), class_=f"proof {proof.status}")
-
-
-def _millions(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value / 1e6:,.1f}M" if value >= 1e5 else f"{value:,}"
+def _gate_note(lines: Sequence[GateLine]) -> Markup | None:
+    if not lines:
+        return None
+    failed = red(list(lines))
+    return tag("small", "Gate: ", tag("span", sections_verdict.gate_words(lines), class_=f"badge {'red' if failed else 'green'}"), class_="gate-note")

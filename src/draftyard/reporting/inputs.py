@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from draftyard.errors import ArtifactError
 CARD = "models/verifier.json"
 STAGES = ("verifier", "prompts", "generate", "hidden_states", "vocab", "train")
 TRAINING_CURVES = "reports/training.csv"
+METRICS, COMPARISON, MARKDOWN, HTML = "reports/metrics.json", "reports/comparison.json", "reports/report.md", "reports/report.html"
 ARTIFACTS = {
     "prompts": "data/prompts",
     "generations": "data/generations",
@@ -32,6 +33,7 @@ class BuildRecord:
 
     card: the verifier's card. stages: stage name -> its metrics. curves: rows of the training curves, numbers only.
     static, simulation, serving: what `verify` wrote. lineages: artifact kind -> lineage, for those on this machine.
+    comparison: what stage `report` wrote about `report.baseline`; empty before it did.
     """
 
     card: dict[str, Any]
@@ -41,6 +43,7 @@ class BuildRecord:
     simulation: dict[str, Any]
     serving: dict[str, Any]
     lineages: dict[str, Lineage]
+    comparison: dict[str, Any] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -75,6 +78,7 @@ def load_record(root: Path) -> BuildRecord:
         static=_mapping(verify / "static.json"),
         simulation=_mapping(verify / "simulation.json"),
         serving=_mapping(verify / "serving.json"),
+        comparison=_mapping(root / COMPARISON),
         lineages={kind: read_lineage(root / path, kind) for kind, path in ARTIFACTS.items() if (root / path / FILE).exists()},
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from draftyard.params.report import ReportParams
 from draftyard.reporting import metrics as m
+from draftyard.reporting.changes import EXPLANATION, change_rows, summary
 from draftyard.reporting.inputs import BuildRecord
 from draftyard.reporting.text import clean, dig, percent, plain, rows, shape, short_digest, signed_percent, visible
 from draftyard.reporting.verdict import Verdict
@@ -27,6 +28,8 @@ def render_markdown(record: BuildRecord, metrics: dict[str, Any], verdict: Verdi
     for proof in verdict.proofs:
         lines = [f"- {SIGNS[line.status]} {_say(line.text)}{f' ({_say(line.hint)})' if line.hint else ''}" for line in proof.evidence]
         blocks.append("\n".join([f"### {SIGNS[proof.status]} {_say(proof.title)}: {proof.status}", "", *lines]))
+    if record.comparison.get("baseline"):
+        blocks.append(_changes(record))
     blocks += [_acceptance(record, metrics), _figures(record, metrics), _tensors(record)]
     uncovered = rows(dig(record.stages, "vocab", "uncovered"))[: params.uncovered_tokens]
     if uncovered:
@@ -54,6 +57,27 @@ def _acceptance(record: BuildRecord, metrics: dict[str, Any]) -> str:
     return "## Acceptance\n\n" + said + "\n\n" + _table(["category", "served", "simulated", "per position, served", "per position, simulated"], body)
 
 
+def _changes(record: BuildRecord) -> str:
+    found = change_rows(record.comparison)
+    lines = {
+        moved: [
+            [_say(row.label), _say(row.before), _say(row.now), _say(row.change), _say(row.spread or "exact"), row.words]
+            for row in found
+            if (row.kind not in ("same", "within")) is moved
+        ]
+        for moved in (True, False)
+    }
+    headers = ["figure", "before", "now", "change", "spread of the change", "reading"]
+    parts = ["## Against the baseline", _say(summary(record.comparison))]
+    if lines[True]:
+        parts.append(_table(headers, lines[True]))
+    if lines[False]:
+        parts.append(f"<details><summary>Within the spread or the same: {len(lines[False])} figures</summary>\n\n{_table(headers, lines[False])}\n\n</details>")
+    baseline = record.comparison["baseline"]
+    parts.append(_say(f"Baseline: {dig(baseline, 'origin')}; metrics {short_digest(dig(baseline, 'metrics_sha256'))}. {EXPLANATION}"))
+    return "\n\n".join(parts)
+
+
 def _figures(record: BuildRecord, metrics: dict[str, Any]) -> str:
     speed, equality, gap = metrics["speedup"], record.serving.get("equality") if record.measured else None, metrics["simulation_gap"]
     speedup = f"{plain(speed['median'])}× ({plain(speed['min'])}× to {plain(speed['max'])}×)" if speed["median"] is not None else "not measured"
@@ -75,9 +99,19 @@ def _tensors(record: BuildRecord) -> str:
     tensors = rows(record.static.get("tensors"))
     head = f"head_dim {plain(record.static.get('head_dim'))}, hidden / heads {_say(record.static.get('hidden_per_head'))}"
     wrong = [row for row in tensors if row.get("shape") != row.get("expected_shape")]
-    body = [[escape(row.get("name")), shape(row.get("expected_shape")), shape(row.get("shape")), _say(row.get("dtype"))] for row in tensors]
-    said = f"{head}; {len(tensors)} tensors, {len(wrong)} not as expected."
-    listed = _table(["tensor", "expected", "found", "dtype"], body)
+    reference = record.static.get("reference")
+    body = [
+        [
+            escape(row.get("name")),
+            shape(row.get("expected_shape")),
+            shape(row.get("shape")),
+            *([shape(row.get("reference_shape"))] if reference else []),
+            _say(row.get("dtype") or "–"),
+        ]
+        for row in tensors
+    ]
+    said = f"{head}; {len(tensors)} tensors, {len(wrong)} not as expected{f'; reference: {_say(reference)}' if reference else ''}."
+    listed = _table(["tensor", "expected", "found", *(["reference"] if reference else []), "dtype"], body)
     return f"## Tensors\n\n{said}\n\n<details><summary>All tensors</summary>\n\n{listed}\n\n</details>"
 
 

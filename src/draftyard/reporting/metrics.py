@@ -2,6 +2,7 @@
 
 One definition of acceptance everywhere: acceptance length = 1 + accepted draft tokens / draft rounds (vLLM's counting);
 the rate at position i is the fraction of rounds that accepted at least i draft tokens, so the length is 1 + the sum of rates.
+"spread" holds the 95% half-width of each measured figure (spread.py says of what), under the figure's own key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from statistics import median
 from typing import Any
 
 from draftyard.reporting.inputs import BuildRecord
+from draftyard.reporting.samples import PromptCounts, length_spread, prompt_counts, rate_spread
+from draftyard.reporting.spread import median_half_width
 from draftyard.reporting.text import clean, dig, mapping, number, numbers, rows
 
 
@@ -85,6 +88,29 @@ def build_metrics(record: BuildRecord) -> dict[str, Any]:
             "failed": sum(check.get("status") == "fail" for check in rows(record.static.get("checks"))) if record.static else None,
         },
         "serving_status": serving_status(record),
+        "spread": spreads(record),
+    }
+
+
+def samples(record: BuildRecord) -> dict[str, list[PromptCounts]]:
+    """ "served", "simulated" -> counts per prompt, where they were recorded."""
+    return {"served": prompt_counts(record.serving) if record.measured else [], "simulated": prompt_counts(record.simulation)}
+
+
+def spreads(record: BuildRecord) -> dict[str, Any]:
+    """95% half-widths of acceptance (over prompts) and of speed (over repeats)."""
+    counts = samples(record)
+    serving = record.serving if record.measured else {}
+    positions = {"served": acceptance_rates(serving.get("overall")), "simulated": acceptance_rates(record.simulation)}
+    return {
+        "acceptance_length": {how: length_spread(found) for how, found in counts.items()},
+        "acceptance_rate": {how: {f"position_{i}": rate_spread(found, i) for i in range(1, len(positions[how]) + 1) if found} for how, found in counts.items()},
+        "acceptance_by_category": {
+            clean(name): {how: length_spread([one for one in found if one.category == clean(name)]) for how, found in counts.items()}
+            for name in categories(record)
+        },
+        "speedup": {"median": median_half_width(numbers(dig(serving, "speed", "speedups")))},
+        "tokens_per_s": {key: median_half_width(numbers(dig(serving, "speed", f"{key}_tokens_per_s"))) for key in ("plain", "draft")},
     }
 
 

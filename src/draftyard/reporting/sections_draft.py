@@ -1,4 +1,4 @@
-"""Report sections of the draft itself: architecture, checks, vocabulary, training."""
+"""Report sections of the draft itself: architecture, checks, vocabulary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from draftyard.reporting import metrics as m
 from draftyard.reporting.inputs import BuildRecord
 from draftyard.reporting.markup import Child, Markup, definition_list, join, table, tag
-from draftyard.reporting.svg import Series, line_chart, meter
+from draftyard.reporting.svg import meter
 from draftyard.reporting.text import clean, dig, mapping, number, percent, plain, rows, shape, visible
 
 BADGES = {"pass": "✓", "fail": "✕", "warn": "!", "skipped": "–", "info": "·", "red": "✕", "green": "✓"}
@@ -28,22 +28,13 @@ def badge(status: str, with_word: bool = True) -> Markup:
 
 
 def architecture(record: BuildRecord) -> list[Markup]:
-    """Parameter counts, head_dim in words, every tensor expected and found, every static check."""
+    """Parameter counts, head_dim in words, every tensor expected, found and in the reference, every static check."""
     counts = m.parameters(record)
     parts: list[Markup] = [definition_list((f"{name} parameters", plain(counts.get(name))) for name in ("saved", "total", "trainable"))]
     parts.append(_head_dim(record))
     tensors = rows(record.static.get("tensors"))
     if tensors:
-        body, wrong = [], 0
-        for row in sorted(tensors, key=lambda row: (row.get("shape") == row.get("expected_shape"), str(row.get("name")))):
-            same = row.get("shape") == row.get("expected_shape")
-            wrong += not same
-            body.append(
-                [tag("code", row.get("name")), shape(row.get("expected_shape")), shape(row.get("shape")), row.get("dtype"), badge("pass" if same else "fail")]
-            )
-        found = f"{wrong} not as computed from the params, first in the table" if wrong else "all as computed from the params"
-        caption = f"{len(tensors)} tensors, {found}."
-        parts.append(table(["tensor", "expected", "found", "dtype", "status"], body, class_="stack pairs", caption=caption))
+        parts.append(_tensors(record, tensors))
     else:
         parts.append(tag("p", "The checkpoint's tensors were not listed."))
     checks = sorted(rows(record.static.get("checks")), key=lambda check: (CHECK_ORDER.get(str(check.get("status")), 0), str(check.get("id"))))
@@ -95,89 +86,21 @@ def vocabulary(record: BuildRecord, limit: int) -> list[Markup]:
     return parts
 
 
-def training(record: BuildRecord) -> list[Markup]:
-    """Curves over steps and epochs."""
-    stage = record.stages.get("train", {})
-    epochs = [row for row in rows(stage.get("epochs")) if number(row.get("epoch")) is not None]
-    if not epochs and not record.curves:
-        return [tag("p", "The train stage left no record.")]
-    best = number(stage.get("best_epoch"))
-    charts = []
-    columns = [(key, style) for key, style in (("loss_0", "s1"), ("loss_1", "s2"), ("loss_2", "s3")) if any(key in row for row in record.curves)] or [
-        ("loss", "s1")
-    ]
-    losses = [
-        Series(
-            f"TTT step {key[5:]}" if key != "loss" else "loss", style, points=[(row["step"], row[key]) for row in record.curves if "step" in row and key in row]
-        )
-        for key, style in columns
-    ]
-    losses = [one for one in losses if one.points]
-    if losses:
-        alt = "Training loss over steps. " + "; ".join(f"{one.name} from {one.points[0][1]:.2f} to {one.points[-1][1]:.2f}" for one in losses)
-        charts.append(line_chart("Loss over optimizer steps", alt, losses, x_label="step"))
-    held = [(float(row["epoch"]), value) for row in epochs if (value := number(row.get("holdout_acceptance_length"))) is not None]
-    if held:
-        alt = "Acceptance length on held-out text after each epoch: " + ", ".join(f"epoch {x:.0f} {y:.2f}" for x, y in held)
-        charts.append(
-            line_chart(
-                "Acceptance length on held-out text",
-                alt,
-                [Series("simulated", "s3", points=held)],
-                x_label="epoch; the dotted line is the one kept",
-                y_low=1.0,
-                markers=True,
-                mark_x=best,
-            )
-        )
-    rate = [(row["step"], row["learning_rate"]) for row in record.curves if "step" in row and "learning_rate" in row]
-    if rate:
-        top = max(y for _, y in rate)
-        scaled = [(x, y / top if top else 0.0) for x, y in rate]
-        charts.append(
-            line_chart(
-                f"Learning rate, relative to its peak of {top:g}",
-                f"Learning rate over steps, peak {top:g}",
-                [Series("learning rate", "s4", points=scaled)],
-                x_label="step",
-                y_low=0.0,
-            )
-        )
-    parts: list[Markup] = [tag("div", [tag("div", chart) for chart in charts], class_="figures")]
-    facts: list[tuple[Child, Child]] = [
-        ("epoch kept", plain(stage.get("best_epoch"))),
-        ("tokens per epoch", plain(stage.get("tokens_per_epoch"))),
-        ("optimizer steps", plain(len(record.curves))),
-    ]
-    parts.append(definition_list(facts))
-    if epochs:
-        body = [
-            [
-                join(plain(row["epoch"]), " (kept)" if row["epoch"] == stage.get("best_epoch") else None),
-                plain(row.get("train_loss"), 3),
-                plain(row.get("holdout_acceptance_length"), 3),
-            ]
-            for row in epochs
-        ]
-        parts.append(table(["epoch", "training loss", "held-out acceptance length"], body, class_="figures-right"))
-    return parts
-
-
-def loss_mask(record: BuildRecord) -> list[Markup]:
-    """One training sample as text, with what carried loss marked."""
-    sample = rows(dig(record.stages, "train", "loss_mask_sample"))
-    if not sample:
-        return [tag("p", "No sample was recorded.")]
-    learned = sum(bool(row.get("loss")) for row in sample)
-    runs: list[tuple[bool, str]] = []
-    for row in sample:
-        flag, text = bool(row.get("loss")), clean(row.get("text", ""))
-        runs[-1:] = [(flag, runs[-1][1] + text)] if runs and runs[-1][0] == flag else [*runs[-1:], (flag, text)]
-    said = (
-        f"One training sample, decoded. The underlined {learned} of {len(sample)} tokens carry the answer's loss: this should be what the verifier "
-        "wrote, with its end token, and nothing else. The rest counts with train.prompt_loss_weight, which may be 0."
-    )
-    return [tag("p", said), tag("pre", [tag("mark", text) if flag else text for flag, text in runs], class_="sample")]
+def _tensors(record: BuildRecord, tensors: list[dict[str, Any]]) -> Markup:
+    reference = record.static.get("reference")
+    body, wrong, unlike = [], 0, 0
+    for row in sorted(tensors, key=lambda row: (row.get("shape") == row.get("expected_shape"), str(row.get("name")))):
+        same = row.get("shape") == row.get("expected_shape")
+        alike = not reference or row.get("shape") == row.get("reference_shape")
+        wrong, unlike = wrong + (not same), unlike + (not alike)
+        cells = [tag("code", row.get("name")), shape(row.get("expected_shape")), shape(row.get("shape"))]
+        if reference:
+            cells.append(shape(row.get("reference_shape")) if alike else tag("span", shape(row.get("reference_shape")), class_="badge warn"))
+        body.append([*cells, row.get("dtype") or "–", badge("pass" if same and alike else "warn" if same else "fail")])
+    found = f"{wrong} not as computed from the params, first in the table" if wrong else "all as computed from the params"
+    beside = f"; reference: {clean(reference)}, {f'{unlike} unlike it' if unlike else 'alike throughout'}" if reference else ""
+    headers = ["tensor", "expected", "found", *(["reference"] if reference else []), "dtype", "status"]
+    return table(headers, body, class_="stack pairs", caption=f"{len(tensors)} tensors, {found}{beside}.")
 
 
 def _head_dim(record: BuildRecord) -> Markup:

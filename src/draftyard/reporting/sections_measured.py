@@ -1,18 +1,20 @@
-"""Report sections of what `verify` measured: acceptance, speed, equality of outputs."""
+"""Report sections of what `verify` measured: acceptance, speed, equality of outputs, acceptance along the context."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from draftyard.reporting import metrics as m
+from draftyard.reporting.aligned import aligned
 from draftyard.reporting.inputs import BuildRecord
 from draftyard.reporting.markup import Markup, join, table, tag
-from draftyard.reporting.svg import Series, bar_chart, dot_strip, legend, line_chart
-from draftyard.reporting.text import clean, common_prefix, dig, number, numbers, percent, plain, rows, signed_percent
+from draftyard.reporting.svg import NARROW, Series, bar_chart, dot_strip, legend, line_chart
+from draftyard.reporting.text import clean, dig, mapping, number, numbers, percent, plain, rows, signed_percent
 from draftyard.reporting.verdict import near_tie_limit
 
 SERVED, SIMULATED, TRAINED = ("served", "s1"), ("simulated", "s2"), ("in training", "s3")
-CONTEXT_CHARACTERS = 120
+MAX_RANGES = 5
+"""Bins whose range fits below the bar."""
 DEFINITION = (
     "Acceptance length = 1 + accepted draft tokens / draft rounds, in vLLM's counting; 1.00 means no draft token was ever accepted. "
     "The bar at position i is the fraction of rounds that accepted at least i draft tokens, so the length is 1 plus the sum of the bars. "
@@ -20,11 +22,12 @@ DEFINITION = (
 )
 
 
-def acceptance(record: BuildRecord) -> list[Markup]:
-    """Overall and per category, per position; by number of draft tokens; by position in the answer."""
+def acceptance(record: BuildRecord, metrics: dict[str, Any]) -> list[Markup]:
+    """Overall and per category, per position; by number of draft tokens."""
     serving = record.serving if record.measured else {}
-    parts = [tag("p", DEFINITION)]
+    parts = [tag("p", DEFINITION, class_="note")]
     trained = m.trained_rates(record)
+    epoch = mapping(m.best_epoch(record.stages.get("train", {})).get("holdout_categories"))
     kinds = [(SERVED, serving.get("overall")), (SIMULATED, record.simulation)]
     shown = [kind for kind, measure in kinds if m.acceptance_rates(measure)]
     if not shown:
@@ -33,6 +36,7 @@ def acceptance(record: BuildRecord) -> list[Markup]:
         [
             *trained,
             *(rate for name in m.categories(record) for source in (serving, record.simulation) for rate in m.acceptance_rates(dig(source, "categories", name))),
+            *(rate for measure in epoch.values() for rate in m.acceptance_rates(measure)),
             *m.acceptance_rates(record.simulation),
             *m.acceptance_rates(serving.get("overall")),
         ]
@@ -40,17 +44,37 @@ def acceptance(record: BuildRecord) -> list[Markup]:
     names = [*shown, *([TRAINED] if trained else [])]
     parts.append(legend([Series(*name) for name in names]))
     overall = _position_bars("All prompts", serving.get("overall"), record.simulation, top, trained)
-    charts = [_position_bars(name, dig(serving, "categories", name), dig(record.simulation, "categories", name), top) for name in m.categories(record)]
-    parts.append(tag("div", overall, charts, class_="figures"))
-    parts.append(_category_table(record, serving))
-    more = [chart for chart in (_by_k(record.simulation), _by_context(record.simulation)) if chart]
-    if more:
-        parts += [tag("h3", "How far to draft, and how it holds along the answer"), tag("div", more, class_="figures")]
-        parts.append(tag("p", _k_words(record.simulation), class_="soft"))
+    charts = [
+        _position_bars(name, dig(serving, "categories", name), dig(record.simulation, "categories", name), top, m.acceptance_rates(epoch.get(name)))
+        for name in m.categories(record)
+    ]
+    parts.append(tag("div", overall, charts, class_="figures panels"))
+    by_k = _by_k(record.simulation)
+    far = tag("div", tag("h3", "How far to draft"), by_k, tag("p", _k_words(record.simulation), class_="note")) if by_k else None
+    parts.append(tag("div", tag("div", _category_table(record, serving, metrics, epoch)), far, class_="split"))
     return parts
 
 
-def speed(record: BuildRecord) -> list[Markup]:
+def context(record: BuildRecord) -> list[Markup]:
+    """Acceptance length by where the round happened: in the whole context, and in the answer."""
+    charts = [
+        chart
+        for chart in (
+            _by_place(record.simulation, "by_context", "In the context", "tokens before the round; below: rounds"),
+            _by_place(record.simulation, "by_position", "In the answer", "answer tokens before the round; below: rounds"),
+        )
+        if chart
+    ]
+    if not charts:
+        return [tag("p", "Acceptance by position was not simulated.")]
+    said = (
+        "Simulated acceptance length by how much text stands before the round. A fall along the context points at a draft that sees less of it than "
+        "the verifier (a sliding window, RoPE scaling, max_position_embeddings); a place with few rounds says little."
+    )
+    return [tag("p", said), tag("div", charts, class_="figures")]
+
+
+def speed(record: BuildRecord, metrics: dict[str, Any]) -> list[Markup]:
     """Tokens per second with and without the draft, every repeat shown."""
     measured = record.serving.get("speed") if record.measured else None
     plain_speed, draft_speed, speedups = (numbers(dig(measured, key)) for key in ("plain_tokens_per_s", "draft_tokens_per_s", "speedups"))
@@ -59,20 +83,27 @@ def speed(record: BuildRecord) -> list[Markup]:
     said = (
         f"{plain(dig(measured, 'speedup_median'))}× plain decoding in the median repeat, {plain(dig(measured, 'speedup_min'))}× in the worst and "
         f"{plain(dig(measured, 'speedup_max'))}× in the best; batch {plain(dig(measured, 'batch'))}, {plain(dig(measured, 'prompts'))} prompts, "
-        f"{len(speedups)} interleaved repeats."
+        f"{len(speedups)} interleaved pairs (plain, draft, plain, draft, ...)."
     )
+    half = metrics["spread"]["speedup"]["median"]
+    if half is not None:
+        said += f" The median is known to ± {half:.2f} from these pairs."
     seconds = [Series("with the draft", "s1", draft_speed), Series("plain decoding", "s2", plain_speed)]
     alt = f"Tokens per second: with the draft {_range(draft_speed)}, plain {_range(plain_speed)}"
     ratio = dot_strip(
         "Speed-up",
-        f"Speed-up of each repeat: {_range(speedups)} times",
+        f"Speed-up of each pair: {_range(speedups)} times",
         [Series("with the draft / plain", "s1", speedups)],
         x_label="times plain decoding; dotted: no gain",
         mark_x=1.0,
     )
-    figures = tag("div", dot_strip("Tokens per second, one dot per repeat", alt, seconds, x_label="tokens/s"), ratio if speedups else None, class_="figures")
+    figures = tag("div", dot_strip("Tokens per second, one dot per run", alt, seconds, x_label="tokens/s"), ratio if speedups else None, class_="figures")
     body = [[f"{i}", f"{p:.2f}", f"{d:.2f}", f"{s:.2f}×"] for i, (p, d, s) in enumerate(zip(plain_speed, draft_speed, speedups, strict=False), start=1)]
-    repeats = table(["repeat", "plain, tokens/s", "with the draft, tokens/s", "speed-up"], body, class_="figures-right")
+    repeats = tag(
+        "details",
+        tag("summary", f"Every pair: {len(body)}"),
+        table(["pair", "plain, tokens/s", "with the draft, tokens/s", "speed-up"], body, class_="figures-right"),
+    )
     return [tag("p", said), figures, repeats]
 
 
@@ -91,7 +122,7 @@ def equality(record: BuildRecord) -> list[Markup]:
         gap = number(row.get("logit_gap"))
         kind = "gap unknown" if gap is None else f"logit gap {gap:.4g}: {'a tie' if abs(gap) <= near_tie_limit(record) else 'no tie'}"
         parts.append(tag("h3", f"{row.get('id')}, differs from output token {row.get('position')} on ({kind})"))
-        parts.append(_aligned(str(row.get("plain_text", "")), str(row.get("draft_text", ""))))
+        parts.append(aligned(str(row.get("shared_text", "")), str(row.get("plain_text", "")), str(row.get("draft_text", ""))))
     missing = int(prompts - equal) - len(divergences)
     if missing > 0:
         parts.append(tag("p", f"{missing} more divergences were counted but not recorded."))
@@ -109,23 +140,28 @@ def _position_bars(name: str, served: Any, simulated: Any, top: float, trained: 
         f"{one.name} per position {', '.join(percent(v) for v in one.values)}" for one in series
     )
     title = join(name, " ", tag("small", " · ".join(lengths)))
-    return bar_chart(title, alt, [str(i) for i in range(1, count + 1)], series, x_label="draft token", top=top)
+    return bar_chart(title, alt, [str(i) for i in range(1, count + 1)], series, x_label="draft token", top=top, height=140, width=NARROW)
 
 
-def _category_table(record: BuildRecord, serving: dict[str, Any]) -> Markup:
-    def line(name: str, served: Any, simulated: Any) -> list[Any]:
+def _category_table(record: BuildRecord, serving: dict[str, Any], metrics: dict[str, Any], epoch: dict[str, Any]) -> Markup:
+    how = "served" if serving else "simulated"
+    spreads = metrics["spread"]
+
+    def line(name: str, served: Any, simulated: Any, trained: float | None, half: float | None) -> list[Any]:
         a, b = m.acceptance_length(served), m.acceptance_length(simulated)
         gap = signed_percent((b - a) / a) if a and b is not None else "–"
         count = dig(served, "prompts") if a is not None else dig(simulated, "prompts")
-        return [name, plain(count), *(plain(x) if x is not None else "–" for x in (a, b)), gap]
+        return [name, plain(count), *(plain(x) if x is not None else "–" for x in (a, b, trained)), f"± {half:.2f}" if half is not None else "–", gap]
 
-    body = [line("all", serving.get("overall"), record.simulation)]
-    body += [line(name, dig(serving, "categories", name), dig(record.simulation, "categories", name)) for name in m.categories(record)]
+    body = [line("all", serving.get("overall"), record.simulation, metrics["acceptance_length"]["trained"], spreads["acceptance_length"][how])]
+    for name in m.categories(record):
+        served, simulated = dig(serving, "categories", name), dig(record.simulation, "categories", name)
+        body.append(line(name, served, simulated, m.acceptance_length(epoch.get(name)), dig(spreads, "acceptance_by_category", clean(name), how)))
     return table(
-        ["category", "prompts", "served", "simulated", "simulated to served"],
+        ["category", "prompts", "served", "simulated", "in training", "spread", "gap"],
         body,
-        class_="figures-right",
-        caption="Acceptance length by category of the held-out prompts",
+        class_="figures-right total stack pairs",
+        caption=f"Acceptance length by category of the held-out prompts. Spread: 95% over the prompts ({how}); gap: simulated to served.",
     )
 
 
@@ -152,24 +188,32 @@ def _by_k(simulation: dict[str, Any]) -> Markup | None:
     )
 
 
-def _by_context(simulation: dict[str, Any]) -> Markup | None:
-    found = [(row, length) for row in rows(simulation.get("by_position")) if (length := m.acceptance_length(row)) is not None]
+def _by_place(simulation: dict[str, Any], key: str, title: str, x_label: str) -> Markup | None:
+    found = [(row, length) for row in rows(simulation.get(key)) if (length := m.acceptance_length(row)) is not None]
     if not found:
         return None
-    labels = [f"{row.get('from')}–{row.get('to')}" for row, _ in found]
-    alt = "Acceptance length by position in the answer: " + ", ".join(f"{label} {length:.2f}" for label, (_, length) in zip(labels, found, strict=True))
+    labels = [f"{_edge(row.get('from'))}–{_edge(row.get('to'))}" for row, _ in found]
+    alt = f"Acceptance length, {title.lower()}, by tokens before the round: "
+    alt += ", ".join(f"{label} {length:.2f} over {plain(row.get('rounds'))} rounds" for label, (row, length) in zip(labels, found, strict=True))
     series = [Series("simulated", "s2", [length for _, length in found])]
     return bar_chart(
-        "Position in the answer (simulated)",
+        title,
         alt,
-        labels,
+        labels if len(labels) <= MAX_RANGES else [f"≥{_edge(row.get('from'))}" for row, _ in found],
         series,
-        x_label="answer tokens before the round",
+        x_label=x_label,
         top=max(length for _, length in found),
         as_percent=False,
         base=1.0,
         height=190,
+        notes=[plain(row.get("rounds")) if number(row.get("rounds")) is not None else "" for row, _ in found],
     )
+
+
+def _edge(value: Any) -> str:
+    """A bin's edge, tokens; from 1024 on in units of 1024."""
+    edge = number(value) or 0
+    return f"{edge / 1024:g}k" if edge >= 1024 else f"{edge:g}"
 
 
 def _k_words(simulation: dict[str, Any]) -> str:
@@ -185,22 +229,12 @@ def _model_words(model: Any) -> str:
     return (
         "("
         + ", ".join(
-            f"{key.replace('_', ' ')} {value:g}" if number(value) is not None else f"{key.replace('_', ' ')}: {value}" for key, value in sorted(model.items())
+            f"{key.replace('_', ' ')} {f'{value:,}' if isinstance(value, int) else f'{value:.3g}'}"
+            for key, value in sorted(model.items())
+            if number(value) is not None
         )
         + ")"
     )
-
-
-def _aligned(plain_text: str, draft_text: str) -> Markup:
-    plain_text, draft_text = clean(plain_text), clean(draft_text)
-    shared = common_prefix(plain_text, draft_text)
-    start = max(0, shared - CONTEXT_CHARACTERS)
-    lead = ("…" if start else "") + plain_text[start:shared]
-    body = [
-        [name, tag("code", lead, tag("mark", text[shared:] or "(ends here)", class_="differs"))]
-        for name, text in (("plain", plain_text), ("with the draft", draft_text))
-    ]
-    return table(["decoding", "text from before the difference"], body, class_="stack texts")
 
 
 def _range(values: list[float]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from draftyard.reporting.inputs import ARTIFACTS, STAGES, BuildRecord
 from draftyard.reporting.markup import Child, Markup, definition_list, table, tag
-from draftyard.reporting.text import mapping, number, percent, plain, short_digest
+from draftyard.reporting.text import clean, mapping, number, percent, plain, short_digest
 
 SHOWN_ELSEWHERE = {"uncovered", "loss_mask_sample", "epochs", "parameters", "categories", "forced_tokens"}
 COLUMN_ORDER = ("read", "rejected", "duplicates", "near_duplicates", "cut", "train", "holdout", "answers", "output_tokens", "skipped", "looping")
@@ -26,7 +26,7 @@ def data(record: BuildRecord) -> list[Markup]:
     for name in STAGES:
         facts = list(flatten(record.stages.get(name, {})))
         if facts:
-            parts.append(tag("details", tag("summary", f"Stage {name}: everything recorded"), definition_list(facts)))
+            parts.append(tag("details", tag("summary", f"Stage {name}: everything recorded"), definition_list(facts), class_="bulk"))
     return parts or [tag("p", "No stage left a record.")]
 
 
@@ -66,7 +66,7 @@ def lineage(record: BuildRecord) -> list[Markup]:
     for kind, found in record.lineages.items():
         params = list(flatten(found.params))
         if params:
-            parts.append(tag("details", tag("summary", f"Params of {kind}"), definition_list(params)))
+            parts.append(tag("details", tag("summary", f"Params of {kind}"), definition_list(params), class_="bulk"))
     return parts
 
 
@@ -79,6 +79,11 @@ def environment(record: BuildRecord) -> list[Markup]:
     body = [[package, version, ", ".join(kinds)] for package in sorted(versions) for version, kinds in sorted(versions[package].items())]
     parts: list[Markup] = [table(["package", "version", "used for"], body)] if body else [tag("p", "No package version was recorded.")]
     card = record.card
+    served = record.serving.get("machine")
+    if isinstance(served, dict):
+        gpus = [clean(gpu) for gpu in served.get("gpus") or [] if isinstance(gpu, str)] if isinstance(served.get("gpus"), list) else []
+        where = f"{clean(served.get('cpu'))}, {plain(served.get('cores'))} cores{', ' + ', '.join(gpus) if gpus else ''}"
+        parts.append(definition_list([("served and timed on", where), ("served in", clean(record.serving.get("dtype")))]))
     if card:
         engine = ", ".join(f"{key}={value}" for key, value in sorted((card.get("engine_args") or {}).items())) or "defaults"
         facts: list[tuple[Child, Child]] = [

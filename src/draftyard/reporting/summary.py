@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from draftyard.errors import DraftyardError
-from draftyard.reporting.build import HTML
-from draftyard.reporting.inputs import BuildRecord, load_record
+from draftyard.reporting.inputs import HTML, BuildRecord, load_record
 from draftyard.reporting.metrics import build_metrics
 from draftyard.reporting.text import clean, dig, percent, plain
 from draftyard.reporting.verdict import Verdict, judge

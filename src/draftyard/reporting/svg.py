@@ -1,6 +1,6 @@
 """Charts as inline SVG: a few functions, no library. Series differ by shape (fill, outline, dash, marker) as well as by colour.
 
-Each is drawn for a width of about 340 CSS pixels, the width of a phone, and scales with its column. Coordinates are rounded, so
+Each is drawn for a width of about 340 CSS pixels, the width of a phone (NARROW: one of several panels), and scales with its column. Coordinates are rounded, so
 the same figures give the same bytes.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from draftyard.reporting.markup import Child, Markup, tag
 
-WIDTH = 340
+WIDTH, NARROW = 340, 260
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 18, 34
 MAX_POINTS = 240
 
@@ -67,28 +67,36 @@ def bar_chart(
     as_percent: bool = True,
     base: float = 0.0,
     height: int = 170,
+    width: int = WIDTH,
+    notes: Sequence[str] = (),
 ) -> Markup:
-    """Grouped vertical bars from `base` to `top`; each bar carries its value. A None is written as "–"."""
+    """Grouped vertical bars from `base` to `top`; a bar carries its value where there is room. A None is written as "–".
+
+    notes: a second line below each group, for instance how many rounds it stands for.
+    """
     ticks = nice_ticks(base, top, 4)
-    scale = _scale(ticks[0], ticks[-1], height - BOTTOM, TOP)
-    step = (WIDTH - LEFT - RIGHT) / max(1, len(groups))
+    floor = height - BOTTOM - (12 if notes else 0)
+    scale = _scale(ticks[0], ticks[-1], floor, TOP)
+    step = (width - LEFT - RIGHT) / max(1, len(groups))
     bar = min(34.0, step * 0.8 / max(1, len(series)))
     show = _percent if as_percent else _decimal
-    parts = [_horizontal_grid(ticks, scale, _percent if as_percent else _short)]
+    parts = [_horizontal_grid(ticks, scale, _percent if as_percent else _short, width)]
     for g, group in enumerate(groups):
         middle = LEFT + step * (g + 0.5)
         for s, one in enumerate(series):
             x = middle + bar * (s - len(series) / 2)
             value = one.values[g] if g < len(one.values) else None
             if value is None:
-                parts.append(_text(x + bar / 2, height - BOTTOM - 4, "–", "middle", "value"))
+                parts.append(_text(x + bar / 2, floor - 4, "–", "middle", "value"))
                 continue
             y = scale(min(value, ticks[-1]))
-            parts.append(tag("rect", x=_c(x + 1), y=_c(y), width=_c(bar - 2), height=_c(max(0.0, height - BOTTOM - y)), class_=f"bar {one.style}"))
-            parts.append(_text(x + bar / 2, y - 3, show(value) if bar >= 20 else show(value).rstrip("%"), "middle", "value"))
-        parts.append(_text(middle, height - BOTTOM + 13, group, "middle"))
-    parts.append(_text((LEFT + WIDTH) / 2, height - 6, x_label, "middle", "label"))
-    return _figure(title, alt, height, parts)
+            parts.append(tag("rect", x=_c(x + 1), y=_c(y), width=_c(bar - 2), height=_c(max(0.0, floor - y)), class_=f"bar {one.style}"))
+            if bar >= 17 or (s == 0 and bar * len(series) >= 17):
+                parts.append(_text(x + bar / 2, y - 3, show(value) if bar >= 22 else show(value).rstrip("%"), "middle", "value"))
+        parts.append(_text(middle, floor + 13, group, "middle"))
+        parts += [_text(middle, floor + 25, notes[g], "middle", "aside")] if g < len(notes) else []
+    parts.append(_text((LEFT + width) / 2, height - 6, x_label, "middle", "label"))
+    return _figure(title, alt, height, parts, width=width)
 
 
 def line_chart(
@@ -155,8 +163,8 @@ def meter(alt: str, value: float, style: str = "s1") -> Markup:
     return tag("svg", tag("title", alt), parts, viewBox=f"0 0 {WIDTH} 14", role="img", aria_label=alt, class_="meter", preserveAspectRatio="none")
 
 
-def _figure(title: Child, alt: str, height: int, parts: list[Markup], below: Markup | None = None) -> Markup:
-    drawing = tag("svg", tag("title", alt), parts, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=alt)
+def _figure(title: Child, alt: str, height: int, parts: list[Markup], below: Markup | None = None, width: int = WIDTH) -> Markup:
+    drawing = tag("svg", tag("title", alt), parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=alt)
     return tag("figure", tag("figcaption", title), drawing, below)
 
 
@@ -164,8 +172,8 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
-def _horizontal_grid(ticks: list[float], scale: Callable[[float], float], show: Callable[[float], str]) -> Markup:
-    lines = [tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=_c(scale(tick)), y2=_c(scale(tick)), class_="grid") for tick in ticks]
+def _horizontal_grid(ticks: list[float], scale: Callable[[float], float], show: Callable[[float], str], width: int = WIDTH) -> Markup:
+    lines = [tag("line", x1=LEFT, x2=width - RIGHT, y1=_c(scale(tick)), y2=_c(scale(tick)), class_="grid") for tick in ticks]
     return tag("g", lines, [_text(LEFT - 5, scale(tick) + 3.5, show(tick), "end") for tick in ticks])
 
 

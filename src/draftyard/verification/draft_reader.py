@@ -8,6 +8,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from draftyard.artifacts.lineage import recorded_files, require_file
 from draftyard.errors import ArtifactError
 
 VERIFIER_PARTS = {"verifier_lm_head.weight", "verifier_norm.weight"}
@@ -16,10 +17,13 @@ VERIFIER_PARTS = {"verifier_lm_head.weight", "verifier_norm.weight"}
 def load_draft(directory: Path) -> Any:
     """The Eagle3DraftModel of a checkpoint in the speculators layout, in float32.
 
-    Raises ArtifactError when a tensor is missing, unknown or of another shape.
+    Raises ArtifactError when a file is not the one that its lineage lists, or a tensor is missing, unknown or of another shape.
     """
     from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 
+    if files := recorded_files(directory):
+        for name in ("config.json", "model.safetensors"):
+            require_file(directory, name, files)
     config = Eagle3SpeculatorConfig.from_pretrained(directory)
     config.transformer_layer_config._attn_implementation = "eager"
     model: Any = Eagle3DraftModel(config).float()

@@ -10,6 +10,7 @@ from draftyard.artifacts.card import VerifierCard
 from draftyard.artifacts.generations import Generation
 from draftyard.engines.tokenizer import load_tokenizer
 from draftyard.engines.vllm_engine import resolve_engine_args
+from draftyard.hardware import machine
 from draftyard.params.verify import VerifyParams
 from draftyard.runtime import Runtime
 from draftyard.verification.serving import ServedPrompt, compare_outputs, engines, measure_acceptance, measure_speed, warm_up
@@ -38,7 +39,7 @@ def run_serving(
         "engine_args": engine_args,
         "trust_remote_code": card.trust_remote_code,
     }
-    result: dict[str, Any] = {"k": params.num_speculative_tokens, "dtype": engine_args["dtype"], "max_new_tokens": max_tokens}
+    result: dict[str, Any] = {"k": params.num_speculative_tokens, "dtype": engine_args["dtype"], "max_new_tokens": max_tokens, "machine": machine()}
     # Both engines stay up side by side: on a GPU each gets half of the memory that runtime.yaml allows.
     half = dataclasses.replace(runtime.engine, gpu_memory_utilization=runtime.engine.gpu_memory_utilization / 2)
     runtime = dataclasses.replace(runtime, engine=half)

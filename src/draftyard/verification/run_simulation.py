@@ -36,7 +36,7 @@ def cost_model(model: Any, verifier_parameters: int) -> dict[str, float]:
 
 
 def by_position(positions: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Acceptance length of rounds by their distance from the answer's start, in tokens."""
+    """Acceptance length of rounds by where they happened: (tokens from the start of the answer or of the context, accepted)."""
     bins = []
     for low, high in pairwise(POSITION_EDGES):
         inside = [accepted for position, accepted in positions if low <= position < high]
@@ -89,4 +89,9 @@ def summarise(result: Any, params: VerifyParams, costs: dict[str, float], prompt
         "cost_model": costs,
         "categories": {c: {"prompts": result.category_prompts[c], **counts(t)} for c, t in sorted(result.categories.items())},
         "by_position": by_position(result.positions),
+        "by_context": by_position(result.contexts),
+        "samples": [
+            {"id": name, "sample": number, "category": category, "rounds": t.rounds, "accepted": t.accepted}
+            for (category, name, number), t in sorted(result.samples.items())
+        ],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,34 @@ from draftyard.params.draft import DraftParams
 from draftyard.params.train import TrainParams
 from draftyard.verification.check_report import Check
 from draftyard.verification.checks import check_checkpoint
+from draftyard.verification.subject import read_reference
 
 MIN_RELATIVE_MOVE = 1e-3
 
 
-def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: VerifierCard, lineage: Lineage) -> dict[str, Any]:
-    """All static checks of the draft in `draft_dir` against its verifier, its vocabulary map and the params it was made from."""
+def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: VerifierCard, lineage: Lineage, reference: Path | None = None) -> dict[str, Any]:
+    """All static checks of the draft in `draft_dir` against its verifier, its vocabulary map and the params it was made from.
+
+    reference: another draft's tensor table (JSON) or checkpoint that this one must be like; without one, the tensors that
+    speculators' own model class makes from the same params stand beside the formula's, so that the two are seen to agree.
+    """
     draft, train = build(DraftParams, "draft", lineage.params["draft"]), build(TrainParams, "train", lineage.params["train"])
     geometry = resolve(draft, card.geometry, lineage.facts["aux_layer_ids"])
-    report = check_checkpoint(draft_dir, verifier_dir=model_dir)
+    report = check_checkpoint(draft_dir, verifier_dir=model_dir, reference=reference)
     if report.error is not None:
         return {
             **report.to_json(),
             "status": "fail",
             "tensors": [],
+            "reference": None,
             "head_dim": geometry.head_dim,
             "hidden_per_head": geometry.hidden_size / geometry.num_attention_heads,
         }
     saved = load_file(draft_dir / "model.safetensors")
-    checks = [*report.checks, _against_params(saved, geometry), _same_map(saved, vocab_dir), _moved(saved, geometry, train, vocab_dir, model_dir, card)]
-    expected = expected_tensors(geometry)
+    start = initial_model(geometry, read_vocab(vocab_dir), card, model_dir, train)
+    checks = [*report.checks, _against_params(saved, geometry), _same_map(saved, vocab_dir), _moved(saved, geometry, trainable_parameters(start))]
+    expected = {name: list(spec.shape) for name, spec in expected_tensors(geometry).items()}
+    source, other = _library_tensors(start) if reference is None else (reference.name, {n: list(spec.shape) for n, spec in read_reference(reference).items()})
     failed = report.status != "pass" or any(check.status == "fail" for check in checks)
     result = report.to_json()
     result.update(
@@ -48,12 +57,14 @@ def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: Verifier
         tensors=[
             {
                 "name": name,
-                "dtype": _dtype(saved[name]),
-                "shape": list(saved[name].shape),
-                "expected_shape": list(expected[name].shape) if name in expected else None,
+                "dtype": _dtype(saved[name]) if name in saved else None,
+                "shape": list(saved[name].shape) if name in saved else None,
+                "expected_shape": expected.get(name),
+                "reference_shape": other.get(name),
             }
-            for name in sorted(saved)
+            for name in sorted({*saved, *expected, *other})
         ],
+        reference=source,
         head_dim=geometry.head_dim,
         hidden_per_head=geometry.hidden_size / geometry.num_attention_heads,
     )
@@ -62,6 +73,12 @@ def run_static(draft_dir: Path, vocab_dir: Path, model_dir: Path, card: Verifier
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def _library_tensors(model: Any) -> tuple[str, dict[str, list[int]]]:
+    """What speculators' Eagle3DraftModel would save: its state without the verifier's own tensors."""
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items() if not name.startswith("verifier_")}
+    return f"speculators {version('speculators')}, Eagle3DraftModel", shapes
 
 
 def _against_params(saved: dict[str, torch.Tensor], geometry: DraftGeometry) -> Check:
@@ -94,9 +111,8 @@ def _same_map(saved: dict[str, torch.Tensor], vocab_dir: Path) -> Check:
     return Check("d2t.build", "pass", f"all {len(d2t)} offsets of d2t and all {len(t2d)} flags of t2d are those of models/vocab")
 
 
-def _moved(saved: dict[str, torch.Tensor], geometry: DraftGeometry, train: TrainParams, vocab_dir: Path, model_dir: Path, card: VerifierCard) -> Check:
+def _moved(saved: dict[str, torch.Tensor], geometry: DraftGeometry, initial: dict[str, Any]) -> Check:
     """Every trained tensor differs from its initial value, rebuilt here from the seed."""
-    initial = trainable_parameters(initial_model(geometry, read_vocab(vocab_dir), card, model_dir, train))
     moves = {}
     for name, start in initial.items():
         rounded = start.detach().to(DTYPES[geometry.dtype]).float()

@@ -100,7 +100,7 @@ class EngineProcess:
 
     def _dead(self) -> DraftyardError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
-        return DraftyardError(f"the {self._name} engine stopped answering; its last words ({self._log.name} in .work/logs):\n  " + "\n  ".join(lines))
+        return DraftyardError(f"the {self._name} engine stopped answering; its last words ({self._log}):\n  " + "\n  ".join(lines))
 
 
 @contextlib.contextmanager
@@ -136,17 +136,22 @@ def rates(tally: Tally, prompts: int) -> dict[str, Any]:
 
 
 def measure_acceptance(prompts: list[ServedPrompt], rounds: list[list[int]], k: int) -> dict[str, Any]:
-    """Acceptance overall and per category from each prompt's accepted draft tokens per round."""
+    """Acceptance overall, per category and per prompt ("samples", counts only) from each prompt's accepted draft tokens per round."""
     overall = Tally(accepted=[0] * k)
     categories: dict[str, Tally] = {}
     counts: dict[str, int] = {}
+    samples = []
     for prompt, lengths in zip(prompts, rounds, strict=True):
         tally = categories.setdefault(prompt.category, Tally(accepted=[0] * k))
         counts[prompt.category] = counts.get(prompt.category, 0) + 1
+        own = Tally(accepted=[0] * k)
         for length in lengths:
-            overall.add(length, k)
-            tally.add(length, k)
-    return {"overall": rates(overall, len(prompts)), "categories": {c: rates(t, counts[c]) for c, t in sorted(categories.items())}}
+            own.add(length, k)
+        overall.merge(own)
+        tally.merge(own)
+        samples.append({"id": prompt.id, "category": prompt.category, "rounds": own.rounds, "accepted": own.accepted})
+    by_category = {c: rates(t, counts[c]) for c, t in sorted(categories.items())}
+    return {"overall": rates(overall, len(prompts)), "categories": by_category, "samples": samples}
 
 
 def compare_outputs(
@@ -156,7 +161,11 @@ def compare_outputs(
     text: Callable[[list[int]], str],
     gap: Callable[[list[int], int, int], float | None],
 ) -> dict[str, Any]:
-    """Token-for-token equality. A divergence names the prompt, the position, both texts from there on, and the plain engine's log-probability gap there."""
+    """Token-for-token equality.
+
+    A divergence names the prompt, the position, the text that both share before it, both texts from there on, and the plain
+    engine's log-probability gap there.
+    """
     divergences = []
     for prompt, left, right in zip(prompts, plain, draft, strict=True):
         if left == right:
@@ -167,6 +176,7 @@ def compare_outputs(
             {
                 "id": prompt.id,
                 "position": position,
+                "shared_text": text(left[:position]),
                 "plain_text": text(left[position:]),
                 "draft_text": text(right[position:]),
                 "logit_gap": gap(prompt.token_ids + left[:position], left[position], right[position]) if both else None,

@@ -101,12 +101,18 @@ class Round:
 
 @dataclass
 class Simulation:
-    """Tallies for every k = 1..max_k, overall and per category, and the rounds at `k` with their distance from the answer's start."""
+    """Tallies for every k = 1..max_k; at `k` also per category and per sample, and each round with where it happened.
+
+    positions: (tokens since the answer's start, accepted) per round. contexts: (tokens before the first draft token, accepted).
+    samples: (category, id, sample number) -> tally.
+    """
 
     by_k: dict[int, Tally]
     categories: dict[str, Tally]
     category_prompts: dict[str, int]
     positions: list[tuple[int, int]]
+    contexts: list[tuple[int, int]] = field(default_factory=list)
+    samples: dict[tuple[str, str, int], Tally] = field(default_factory=dict)
 
 
 def simulate(model: Any, data: HiddenStates, rows: list[Row], *, k: int, max_k: int, micro_tokens: int, device: torch.device) -> Simulation:
@@ -124,13 +130,16 @@ def simulate(model: Any, data: HiddenStates, rows: list[Row], *, k: int, max_k: 
             end = len(sample.token_ids) - 2
             tally = result.categories.setdefault(sample.category, Tally())
             result.category_prompts[sample.category] = result.category_prompts.get(sample.category, 0) + 1
+            own = result.samples.setdefault((sample.category, group[i].ref.id, group[i].ref.sample), Tally(accepted=[0] * k))
             for n, overall in result.by_k.items():
 
-                def on_round(row: int, accepted: int, n: int = n, overall: Tally = overall, tally: Tally = tally, start: int = start) -> None:
+                def on_round(row: int, accepted: int, n: int = n, overall: Tally = overall, at_k: tuple[Tally, ...] = (tally, own), start: int = start) -> None:
                     overall.add(accepted, n)
                     if n == k:
-                        tally.add(accepted, n)
+                        for one in at_k:
+                            one.add(accepted, n)
                         result.positions.append((row - start, accepted))
+                        result.contexts.append((row + 2, accepted))  # row j holds token j + 1; the first proposal stands at j + 2
 
                 walk(matches[i], start, end, n, on_round)
     return result
