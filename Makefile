@@ -43,8 +43,46 @@ repro: $(STAMP) ## build everything that changed, then show the result
 	@$(IN_VENV) python -m draftyard.params.load params.yaml
 	@$(IN_VENV) dvc repro $(DVC_ARGS); status=$$?; $(IN_VENV) python -m draftyard.reporting.summary; exit $$status
 
+# What to try: words of group.key=value; several values after commas make a grid. Experiments end before the gate:
+# DVC records none whose gate is red.
+SET ?=
+METRICS := acceptance_length\.(served|simulated)$$|speedup\.median$$|coverage\.holdout$$|(.*:)?parameters\.trainable$$
+PARAMS := (verifier|prompts|generate|hidden_states|draft|train|verify)\.[a-z_]+$$
+NO_PARAMS := (generate|train)\.(answers|looping_fraction|output_tokens|skipped|best_epoch|train_loss)$$
+
+.PHONY: exp
+exp: $(STAMP) ## try values here: make exp SET="draft.head_dim=96 train.epochs=3"
+	@$(IN_VENV) dvc exp run $(patsubst %,-S '%',$(SET)) $(DVC_ARGS) report
+
+.PHONY: queue
+queue: $(STAMP) ## try a grid, one after the other, in copies: make queue SET="draft.head_dim=64,128 draft.vocab_size=4096,8192"
+	@$(IN_VENV) dvc exp run --queue $(patsubst %,-S '%',$(SET)) $(DVC_ARGS) report
+	@$(IN_VENV) dvc exp run --run-all --jobs 1
+
+.PHONY: experiments
+experiments: $(STAMP) ## the experiments: acceptance, speed, coverage and the params that differ
+	@$(IN_VENV) dvc exp show --no-pager --only-changed --drop '(?!Experiment|Created|State|$(PARAMS)).*|$(NO_PARAMS)' --keep '$(METRICS)' $(DVC_ARGS)
+
+.PHONY: plots
+plots: $(STAMP) ## draw curves and acceptance into dvc_plots/index.html, which needs no network
+	@$(IN_VENV) dvc plots show $(DVC_ARGS)
+
+.PHONY: plots-page
+plots-page: ## make .dvc/plots/page.html, the page of dvc plots, from pinned npm packages (needs npm)
+	@$(PYTHON) requirements/plots_page.py
+
+# The tests of the report's page open it in Chromium. Where it is missing, root on Debian or Ubuntu installs it; elsewhere they are skipped.
+.PHONY: chromium
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "installing chromium for the tests of the report's page"; \
+	  apt-get install -y -qq --no-install-recommends chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
+	    || echo "chromium could not be installed: the tests of the report's page are skipped"; \
+	else echo "no chromium on PATH: the tests of the report's page are skipped"; fi
+
 .PHONY: test
-test: lint ## lint and every test (minutes; some start vLLM)
+test: lint chromium ## lint and every test (minutes; some start vLLM)
 	@$(IN_VENV) python -m pytest $(PYTEST_ARGS)
 
 .PHONY: lint
@@ -52,6 +90,10 @@ lint: $(STAMP) ## ruff and mypy
 	@$(IN_VENV) ruff check .
 	@$(IN_VENV) ruff format --check .
 	@$(IN_VENV) mypy
+
+.PHONY: deps
+deps: $(STAMP) ## write the code deps of dvc.yaml again from the imports
+	@$(IN_VENV) python -m tests.pipeline.write_deps
 
 .PHONY: lock
 lock: ## resolve requirements/*.lock again from pyproject.toml

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -116,3 +117,58 @@ def test_kimi_sized_headers_within_a_second(tmp_path: Path) -> None:
     assert exit_code == "0"
     assert float(seconds) < 1
     assert int(kilobytes) < 200_000
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_draftyard(shell: str) -> None:
+    code, text = run("completion", shell)
+    assert code == 0
+    assert f"_DRAFTYARD_COMPLETE={shell}_complete" in text
+
+
+def completed(*words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    variables = {"_DRAFTYARD_COMPLETE": "bash_complete", "COMP_WORDS": shlex.join(["draftyard", *words]), "COMP_CWORD": str(len(words))}
+    result = CliRunner().invoke(main, [], prog_name="draftyard", env=variables)
+    return [line.partition(",")[2] for line in result.output.splitlines() if line]
+
+
+def test_commands_options_and_params_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert completed("do") == ["doctor"]
+    assert completed("plan", "--s") == ["--set"]
+    assert completed("plan", "--set", "draft.he") == ["draft.head_dim="]
+    assert completed("plan", "--params", "nowhere.yaml", "--set", "draft.he") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["plan", "--params", "{dir}"], 1),
+        (["plan", "--params", "{binary}"], 1),
+        (["plan", "--params", KIMI, "--set", "draft"], 1),
+        (["plan", "--params", KIMI, "--set", "draft.nothing=1"], 1),
+        (["plan", "--params", KIMI, "--verifier-config", "{binary}"], 1),
+        (["plan", "--nothing"], 2),
+        (["check", "{binary}"], 2),
+        (["check", "{dir}/nowhere"], 2),
+        (["export", "{dir}/nowhere", "{dir}/out", "--layout", "midlayer"], 1),
+        (["lineage", "nowhere"], 1),
+        (["nothing"], 2),
+    ],
+)
+def test_a_users_mistake_is_a_sentence_and_a_documented_exit_code(arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1: a finding or a mistake; 2: what was given cannot be read, or no such option. Never a traceback."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00" * 50)
+    found, text = run(*(word.format(dir=tmp_path, binary=tmp_path / "binary") for word in arguments))
+    assert (found, bool(text.strip())) == (code, True), text
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("draftyard.params.load.load_file", interrupted)
+    code, text = run("plan", "--params", KIMI)
+    assert (code, text) == (130, "draftyard: interrupted\n")

@@ -58,7 +58,38 @@ def test_a_terminal_gets_a_live_line_that_the_last_one_ends(clock: Clock) -> Non
     bar.update(2)
     bar.update(4)
     bar.close("done")
-    assert stream.getvalue() == ("\r\x1b[2Ktrain:  50% 2/4 steps, 2/s, 1s elapsed, 1s left\r\x1b[2Ktrain: 100% 4/4 steps, 4/s, 1s elapsed | done\n")
+    assert stream.getvalue() == (
+        "\r\x1b[2K[==========>         ] train:  50% 2/4 steps, 2/s, 1s elapsed, 1s left\r\x1b[2Ktrain: 100% 4/4 steps, 4/s, 1s elapsed | done\n"
+    )
+
+
+def test_a_live_line_never_wraps(clock: Clock) -> None:
+    stream = Terminal()
+    clock_bar = Progress("train", 4, "steps", stream=stream)
+    clock.now += 1
+    clock_bar.update(2, "x" * 500)
+    assert len(stream.getvalue().removeprefix("\r\x1b[2K")) == progress.DEFAULT_COLUMNS - 1
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "shown"), [(0, 4, "[>         ]"), (2, 4, "[=====>    ]"), (4, 4, "[==========]"), (9, 4, "[==========]"), (0, 0, "[==========]")]
+)
+def test_bar(done: int, total: int, shown: str) -> None:
+    assert progress.bar(done, total, 10) == shown
+
+
+def test_the_log_has_the_plain_lines_of_a_terminal_too(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="draftyard.progress")
+    bar = Progress("train", 100, "steps", stream=Terminal())
+    for done in range(1, 41):
+        clock.now += 1
+        bar.update(done)
+    bar.close("done")
+    assert caplog.messages == [
+        "train:  15% 15/100 steps, 1/s, 15s elapsed, 1m25s left",
+        "train:  30% 30/100 steps, 1/s, 30s elapsed, 1m10s left",
+        "train:  40% 40/100 steps, 1/s, 40s elapsed, 1m00s left | done",
+    ]
 
 
 def test_resumed_units_do_not_count_into_the_rate(clock: Clock) -> None:

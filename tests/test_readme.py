@@ -27,7 +27,13 @@ def commands(text: str) -> list[str]:
 
 
 COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page.read_text(encoding="utf-8"))))
-PLAIN = {". .venv/bin/activate", "git add .dvc/config", "git restore params.yaml dvc.lock reports", "cp profiles/kimi-k2.5.yaml params.yaml"}
+PLAIN = {
+    ". .venv/bin/activate",
+    "git add .dvc/config",
+    "git restore params.yaml dvc.lock reports",
+    "cp profiles/qwen3-8b.yaml params.yaml",
+    "cp profiles/runtime/qwen3-8b.yaml runtime.yaml",
+}
 """Commands that need no check of their own."""
 RUN = {"draftyard plan": {0}, "draftyard plan --set draft.head_dim=64": {0}, "draftyard doctor": {0, 1}}
 """Commands that change nothing -> exit statuses (1 of doctor is a finding about the machine)."""
@@ -38,7 +44,7 @@ def of(program: str) -> list[str]:
 
 
 def test_every_command_is_of_a_kind_that_is_tested() -> None:
-    known = {*PLAIN, *of("make"), *of("draftyard"), *of("dvc"), *of("vllm")}
+    known = {*PLAIN, *of("make"), *of("draftyard"), *of("dvc"), *of("vllm"), *of("python")}
     assert [command for command in COMMANDS if command not in known] == []
     assert set(RUN) <= set(COMMANDS)
     assert {"make repro", "make test"} <= set(commands(README))
@@ -61,6 +67,13 @@ def test_dvc_command_has_these_options(command: str) -> None:
     from dvc.cli import parse_args
 
     parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("command", of("python"))
+def test_script_has_these_options(command: str) -> None:
+    _, script, *arguments = shlex.split(command)
+    text = (ROOT / script).read_text(encoding="utf-8")
+    assert [word for word in arguments if word.startswith("--") and f'"{word}"' not in text] == []
 
 
 @pytest.mark.parametrize("command", of("vllm"))

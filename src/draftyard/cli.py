@@ -1,4 +1,4 @@
-"""`draftyard doctor | plan | check | export`. Heavy packages are imported inside the command that needs them."""
+"""`draftyard doctor | plan | check | export | work | lineage | store`. Heavy packages are imported inside the command that needs them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from draftyard import __version__
 from draftyard.errors import DraftyardError
 
 EXIT_FAIL = 1
+EXIT_INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 
 
@@ -21,14 +22,30 @@ class _Group(click.Group):
     """Prints a DraftyardError as one sentence; with --debug its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command. Exit 1: a finding, or a mistake of the user; 2: what was given cannot be read; 130: interrupted."""
         try:
             return super().invoke(ctx)
         except (DraftyardError, OSError) as error:  # OSError: a full disk, a directory that cannot be written
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            click.echo(f"draftyard: {error}", err=True)
+            told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename and error.strerror else error
+            click.echo(f"draftyard: {told}", err=True)
             ctx.exit(EXIT_FAIL)
+        except KeyboardInterrupt:
+            click.echo("draftyard: interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The keys GROUP.KEY= of the params file that begin with `incomplete`, for the shell's completion."""
+    from draftyard.params.yaml_file import read_yaml
+
+    try:
+        values = read_yaml(ctx.params.get("params_file") or Path("params.yaml"))
+    except DraftyardError:
+        return []
+    keys = (f"{group}.{key}=" for group, keys in values.items() if isinstance(keys, dict) for key in keys)
+    return [key for key in keys if key.startswith(incomplete)]
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,7 +83,7 @@ def check(checkpoint: Path, verifier: Path | None, verifier_config: Path | None,
 @main.command()
 @click.option("--params", "params_file", type=_PATH, default=Path("params.yaml"), show_default=True, metavar="FILE", help="Params to plan.")
 @click.option("--verifier-config", type=_PATH, metavar="FILE", help="The verifier's config.json, where no profile or card is there.")
-@click.option("--set", "overrides", multiple=True, metavar="GROUP.KEY=VALUE", help="Override a key; may be repeated.")
+@click.option("--set", "overrides", multiple=True, metavar="GROUP.KEY=VALUE", shell_complete=complete_key, help="Override a key; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(params_file: Path, verifier_config: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Say what a build will make and cost: parameters, tensors, tokens, bytes, memory, time. Needs no weights and no GPU."""
@@ -100,6 +117,80 @@ def doctor(as_json: bool) -> None:
     from draftyard.doctor import run
 
     sys.exit(run(as_json))
+
+
+@main.command()
+@click.option("--prune", is_flag=True, help="Remove the areas that no run will go on with; those a process works on stay.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def work(prune: bool, as_json: bool) -> None:
+    """List unfinished work: stage, key, size, age, and whether a run with the params of now would go on with it. Nothing goes without --prune."""
+    from draftyard import work_list
+    from draftyard.runtime import work_dir
+
+    root = Path.cwd()
+    base = work_dir(root)
+    listed = work_list.list_areas(base, root)
+    removed = work_list.prune(listed) if prune else []
+    if as_json:
+        click.echo(json.dumps({"work": [area.to_json() for area in listed], "removed": [str(area.path) for area in removed]}, indent=2, ensure_ascii=False))
+        return
+    click.echo(work_list.render([area for area in listed if area not in removed], base))
+    for area in removed:
+        click.echo(f"removed {area.path} ({area.state})")
+
+
+@main.command()
+@click.argument("artifact")
+@click.option("--files", is_flag=True, help="Also read every file, here and in DVC's cache, and say which copies are damaged and how to mend them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def lineage(artifact: str, files: bool, as_json: bool) -> None:
+    """Print the chain from the sources of the prompts to ARTIFACT, with digests.
+
+    ARTIFACT is an output of the build: data/prompts, data/generations, data/hidden_states, models/verifier.json, models/vocab, models/draft, reports/verify
+    or a report. Exit 0: everything fits. 1: two links do not, or something is missing or damaged.
+    """
+    from draftyard import lineage_chain
+
+    links = lineage_chain.chain(Path.cwd(), artifact, files=files)
+    click.echo(json.dumps(lineage_chain.to_json(links), indent=2, ensure_ascii=False) if as_json else lineage_chain.render(links))
+    sys.exit(EXIT_FAIL if any(link.problems for link in links) else 0)
+
+
+@main.command()
+@click.option("--verify", is_flag=True, help="Read every shard and compare its digest.")
+@click.option("--drop-damaged", is_flag=True, help="--verify, and remove the damaged shards, so that the stage makes them again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def store(verify: bool, drop_damaged: bool, as_json: bool) -> None:
+    """Say whether the feature store holds every shard of data/hidden_states (hidden_states.storage: store), and how to get back what it lost.
+
+    DVC knows the index alone: it takes the stage for done whatever happens to the shards. Exit 0: all are there. 1: some are missing or damaged.
+    """
+    from draftyard import store_check
+    from draftyard.artifacts.feature_store import open_store
+    from draftyard.runtime import load_runtime, work_dir
+
+    root = Path.cwd()
+    opened = open_store(root, load_runtime(root), work_dir(root))
+    states = store_check.check_store(root, opened, read=verify or drop_damaged, drop=drop_damaged)
+    shown = store_check.to_json(opened, states, drop_damaged)
+    click.echo(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else store_check.render(opened, states, drop_damaged))
+    sys.exit(EXIT_FAIL if any(state.state != "present" for state in states) else 0)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash, zsh: eval "$(draftyard completion bash)" in ~/.bashrc or ~/.zshrc
+    fish:      draftyard completion fish > ~/.config/fish/completions/draftyard.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(main, {}, "draftyard", "_DRAFTYARD_COMPLETE").source())
 
 
 if __name__ == "__main__":

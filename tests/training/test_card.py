@@ -76,6 +76,7 @@ def test_the_loss_mask_is_shown_as_runs_of_text(tmp_path: Path) -> None:
     runs = loss_mask_sample(data, Words(), 0.25)
     ids = samples[1].token_ids.tolist()
     assert [(run["loss"], run["weight"]) for run in runs] == [(False, 0.25), (True, 1.0), (False, 0.25), (True, 1.0)]
+    assert [run["tokens"] for run in runs] == [3, 2, 1, 3]
     assert " ".join(run["text"] for run in runs).split() == [str(i) for i in ids]
 
 

@@ -16,7 +16,7 @@ from draftyard.errors import DraftyardError
 from draftyard.training import loop
 from draftyard.training.batches import plan_steps, usable_rows
 from draftyard.training.loop import Trained, Trainer, write_curves
-from draftyard.verification.simulation import Tally
+from draftyard.verification.simulation import Simulation, Tally
 from tests.training.small import FakeAccelerator, named_samples, small_model, train_params, write_data
 
 TRAIN, HOLDOUT = [12, 20, 7, 16, 9, 25, 3, 14], [10, 15]
@@ -152,9 +152,10 @@ def test_the_best_epoch_is_what_the_model_ends_with(data: HiddenStates, monkeypa
     kept: list[dict[str, Tensor]] = []
     tallies = iter([Tally(10, [2, 0]), Tally(10, [6, 3]), Tally(10, [9, 0]), Tally(10, [5, 0])])
 
-    def evaluate(self: Trainer, holdout: Any) -> Tally:
+    def evaluate(self: Trainer, holdout: Any) -> Simulation:
         kept.append(weights(self))
-        return next(tallies)
+        tally = next(tallies)
+        return Simulation({3: tally}, {"chat": tally}, {"chat": 2}, [])
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     made = trainer(data, params={"epochs": 4})
@@ -162,6 +163,7 @@ def test_the_best_epoch_is_what_the_model_ends_with(data: HiddenStates, monkeypa
     assert (trained.position.best_epoch, trained.position.best_acceptance) == (2, 1.9)
     assert [e["holdout_acceptance_length"] for e in trained.position.epochs] == [1.2, 1.9, 1.9, 1.5]
     assert [e["holdout_acceptance_rates"] for e in trained.position.epochs] == [[0.2, 0.0], [0.6, 0.3], [0.9, 0.0], [0.5, 0.0]]
+    assert trained.position.epochs[1]["holdout_categories"] == {"chat": {"rounds": 10, "accepted": [6, 3]}}
     assert all(torch.equal(p, kept[1][name]) for name, p in weights(made).items())
     assert not all(torch.equal(p, kept[3][name]) for name, p in weights(made).items())
 

@@ -1,8 +1,9 @@
-"""The resume point: everything comes back, and a damaged one counts as none."""
+"""The resume points: everything comes back, and a damaged one gives way to the one before it."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -60,14 +61,17 @@ def test_weights_optimizers_position_and_best_come_back_bit_for_bit(kind: str, t
     assert all(torch.equal(made[name], other[name]) for name in made)
 
 
-def test_only_the_last_point_is_kept(tmp_path: Path) -> None:
+def test_the_last_two_points_are_kept(tmp_path: Path) -> None:
     made, optimizers = stepped("adamw")
-    for number in (3, 6):
-        resume.save(tmp_path, Position(step=number), made, {}, optimizers)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json", "step-00000006.safetensors"]
+    for position in (Position(step=3), Position(step=6), Position(step=6, epoch=1)):
+        resume.save(tmp_path, position, made, {}, optimizers)
+    stems = ["step-00000006-0000", "step-00000006-0001"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.{suffix}" for stem in stems for suffix in ("json", "safetensors"))
+    for path in tmp_path.glob("step-00000006-0001.*"):
+        os.utime(path, (0, 0))  # a clock that went backwards decides nothing
     restored = resume.load(tmp_path, made, optimizers)
     assert restored is not None
-    assert restored[0].step == 6
+    assert (restored[0].step, restored[0].epoch) == (6, 1)
     assert restored[1] == {}
 
 
@@ -89,16 +93,39 @@ def test_a_kill_between_the_tensors_and_the_state_leaves_the_point_before(tmp_pa
     assert all(torch.equal(made[name], before[name]) for name in made)
 
 
-def test_none_and_a_damaged_one(tmp_path: Path) -> None:
+def test_none(tmp_path: Path) -> None:
     made, optimizers = stepped("adamw")
     assert resume.load(tmp_path / "nowhere", made, optimizers) is None
-    resume.save(tmp_path, POSITION, made, {}, optimizers)
-    path = tmp_path / json.loads((tmp_path / "state.json").read_text())["file"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "no tensors", "record", "no position"])
+def test_a_damaged_point_gives_way_to_the_one_before_it_and_is_told(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made, optimizers = stepped("adamw")
+    resume.save(tmp_path, Position(step=3), made, {}, optimizers)
+    before = {name: p.detach().clone() for name, p in made.items()}
+    step(made, optimizers, torch.Generator().manual_seed(1))
+    resume.save(tmp_path, Position(step=4), made, {}, optimizers)
+    path, record = (tmp_path / f"step-00000004-0000.{suffix}" for suffix in ("safetensors", "json"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    path.write_bytes(content)
+    if damage == "no tensors":
+        path.unlink()
+    elif damage in ("record", "no position"):
+        record.write_text(record.read_text()[:-9] if damage == "record" else json.dumps({"sha256": json.loads(record.read_text())["sha256"]}))
+    else:
+        path.write_bytes(content if damage == "flip" else content[:-7])
+    restored = resume.load(tmp_path, made, optimizers)
+    assert restored is not None
+    assert restored[0].step == 3
+    assert all(torch.equal(made[name], before[name]) for name in made)
+    assert "step-00000004-0000.safetensors: the resume point is damaged; going on from the one before it" in caplog.text
+
+
+def test_all_points_damaged(tmp_path: Path) -> None:
+    made, optimizers = stepped("adamw")
+    resume.save(tmp_path, POSITION, made, {}, optimizers)
+    (path,) = tmp_path.glob("*.safetensors")
+    path.write_bytes(b"")
     before = {name: p.detach().clone() for name, p in made.items()}
     assert resume.load(tmp_path, made, optimizers) is None
     assert all(torch.equal(made[name], before[name]) for name in made)
-    path.unlink()
-    assert resume.load(tmp_path, made, optimizers) is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,13 @@ from draftyard.params.train import TrainParams
 from draftyard.progress import Progress
 from draftyard.training import resume
 from draftyard.training.batches import Row, load_batch, plan_steps, split_micro, step_weights, usable_rows, without_loss
-from draftyard.training.forward import TttForward, ttt_loss
+from draftyard.training.forward import TttForward
+from draftyard.training.loss import ttt_loss
 from draftyard.training.optimizers import build_optimizers, learning_rate
-from draftyard.verification.simulation import Tally, simulate
+from draftyard.verification.simulation import Simulation, simulate
+
+CURVES_SECONDS = 10.0
+"""How old the curves on disk may be while training runs."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Trainer:
         self.forward = TttForward(self.model)
         self.parameters = trainable_parameters(self.model)
         self.optimizers = build_optimizers(self.parameters, params)
+        self._curves_written = time.monotonic()
 
     def run(self) -> Trained:
         """Train all epochs, going on from the last resume point. Raises DraftyardError when no sample can be used."""
@@ -80,7 +87,8 @@ class Trainer:
         if restored is not None:
             position, best = restored
         resumed_from = position.step
-        progress = Progress("train", total, "steps", done=position.step)
+        stream = None if self.accelerator.is_main_process else Path(os.devnull).open("w")  # noqa: SIM115  # one line for all processes, while they run
+        progress = Progress("train", total, "steps", done=position.step, stream=stream)
         first = sum(len(plan) for plan in plans[: position.epoch])
         for epoch in range(position.epoch, p.epochs):
             for index, step_rows in enumerate(plans[epoch]):
@@ -89,21 +97,25 @@ class Trainer:
                 row = self._step(step_rows, position.step, total, epoch)
                 position.step += 1
                 position.rows.append(row)
+                self._show(position)
                 progress.update(position.step, f"epoch {epoch + 1}/{p.epochs} loss {row['loss']:.3f} accuracy {row['accuracy_0']:.3f}")
                 if position.step % self.every == 0:
                     self._checkpoint(position, best)
             first += len(plans[epoch])
-            tally = self.evaluate(holdout)
+            simulated = self.evaluate(holdout)
+            tally = simulated.by_k[p.ttt_steps]
             acceptance = tally.acceptance_length
             position.epoch = epoch + 1
             losses = [r["loss"] for r in position.rows if r["epoch"] == epoch + 1]
             rates = [n / tally.rounds for n in tally.accepted] if tally.rounds else []
             entry = {"epoch": epoch + 1, "train_loss": sum(losses) / len(losses), "holdout_acceptance_length": acceptance, "holdout_acceptance_rates": rates}
+            entry["holdout_categories"] = {name: {"rounds": t.rounds, "accepted": t.accepted} for name, t in sorted(simulated.categories.items())}
             position.epochs.append(entry)
             if acceptance > position.best_acceptance:
                 position.best_acceptance, position.best_epoch = acceptance, epoch + 1
                 best = {name: q.detach().cpu().clone() for name, q in self.parameters.items()}
             self._checkpoint(position, best)
+            self.accelerator.log({"holdout_acceptance_length": acceptance}, step=position.step)
             progress.update(position.step, f"epoch {epoch + 1}/{p.epochs} holdout acceptance length {acceptance:.3f}")
         progress.close(f"best holdout acceptance length {position.best_acceptance:.3f} (epoch {position.best_epoch})")
         with torch.no_grad():
@@ -111,10 +123,10 @@ class Trainer:
                 q.copy_(best[name])
         return Trained(position, len(rows), sum(r.length for r in rows), cut, skipped, resumed_from)
 
-    def evaluate(self, holdout: list[Row]) -> Tally:
+    def evaluate(self, holdout: list[Row]) -> Simulation:
         """Simulated acceptance on the holdout with train.ttt_steps draft tokens."""
         k = self.params.ttt_steps
-        return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device).by_k[k]
+        return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device)
 
     def _require_usable(self, rows: list[Row], skipped: list[str], holdout: list[Row]) -> None:
         if not rows:
@@ -144,7 +156,9 @@ class Trainer:
         for micro in split_micro(rows, self.micro)[rank::world]:
             batch = load_batch(self.data, micro, p.prompt_loss_weight, self.device, torch.float32)
             with self._precision():
-                result = ttt_loss(self.forward, batch, num_steps=p.ttt_steps, decay=p.ttt_decay, denominator=denominators)
+                result = ttt_loss(
+                    self.forward, batch, num_steps=p.ttt_steps, decay=p.ttt_decay, denominator=denominators, accepted_only=p.ttt_rows == "accepted"
+                )
             result.loss.backward()
             sums += torch.tensor([result.loss_sums, result.correct_sums], device=self.device)
         sums = self._reduce(sums)
@@ -174,6 +188,13 @@ class Trainer:
         if self.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
+
+    def _show(self, position: resume.Position) -> None:
+        """The newest step to accelerate's trackers, and every CURVES_SECONDS all of them to the CSV, which can be plotted while training runs."""
+        self.accelerator.log({name: value for name, value in position.rows[-1].items() if name != "step"}, step=position.step)
+        if self.csv_path is not None and self.accelerator.is_main_process and time.monotonic() - self._curves_written >= CURVES_SECONDS:
+            write_curves(self.csv_path, position.rows)
+            self._curves_written = time.monotonic()
 
     def _checkpoint(self, position: resume.Position, best: dict[str, Tensor]) -> None:
         if not self.accelerator.is_main_process:
