@@ -1,9 +1,11 @@
 """Acceptance of the built draft on question sets that nobody trained on, simulated and served.
 
-    python benchmarks/acceptance.py QUESTIONS.jsonl [...] [--questions 24] [--max-new-tokens 96] [--simulate-only]
+    python benchmarks/acceptance.py QUESTIONS.jsonl [...] [--questions 24] [--max-new-tokens 96] [--simulate-only] [--json FILE]
 
 Each file holds one JSON object a line whose "turns"[0] is the question (MT-Bench's format). Run in the repository after
-`dvc repro`; answers and states go to a temporary directory. Prints one JSON object.
+`dvc repro`; answers and states go to a temporary directory. Prints a table, a row per file and their mean (each file counts
+the same): acceptance length simulated on the verifier's greedy answers, served by vLLM with verify.num_speculative_tokens draft
+tokens, and the gap, simulated over served less 1.
 """
 
 from __future__ import annotations
@@ -11,20 +13,25 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftyard.artifacts.card import read_card
+from draftyard.artifacts.card import VerifierCard, read_card
+from draftyard.artifacts.generations import Generation
 from draftyard.artifacts.hidden_states import HiddenStates, write_index
 from draftyard.artifacts.prompts import Prompt
-from draftyard.engines.environment import enter_engine_environment
-from draftyard.engines.extract import extract_split
+from draftyard.engines.answering import AnsweringEngine
+from draftyard.engines.capturing import CapturingEngine
 from draftyard.engines.generate import Answerer, GenerateReport
 from draftyard.engines.tokenizer import load_tokenizer
-from draftyard.engines.vllm_engine import resolve_engine_args, start_engine, start_extraction_engine
-from draftyard.params.load import load_file
-from draftyard.runtime import load_runtime, work_dir
+from draftyard.engines.vllm_engine import resolve_engine_args
+from draftyard.params.load import Params, load_file
+from draftyard.runtime import Runtime, load_runtime, work_dir
+from draftyard.verification.run_serving import run_serving
 from draftyard.verifiers import materialise
+
+MAX_MODEL_LEN = 2048
 
 
 def read_questions(path: Path, limit: int) -> list[Prompt]:
@@ -33,59 +40,103 @@ def read_questions(path: Path, limit: int) -> list[Prompt]:
     return [Prompt(id=f"{path.stem}-{i}", category=path.stem, system=None, turns=(json.loads(line)["turns"][0],)) for i, line in enumerate(lines)]
 
 
+@dataclass(frozen=True)
+class Build:
+    """The finished build that is measured."""
+
+    card: VerifierCard
+    model_dir: Path
+    params: Params
+    runtime: Runtime
+    logs: Path
+    draft: Path
+
+    def engine_config(self) -> dict[str, Any]:
+        """What every engine of the verifier is told."""
+        return {
+            "model": str(self.model_dir),
+            "engine_args": resolve_engine_args(self.card.engine_args)[0],
+            "trust_remote_code": self.card.trust_remote_code,
+        }
+
+
+def answer(build: Build, questions: list[Prompt], max_new_tokens: int) -> list[Generation]:
+    """The verifier's greedy answers. Raises SystemExit when one is missing: a mean over fewer questions would not be comparable."""
+    config = {**build.engine_config(), "max_model_len": MAX_MODEL_LEN}
+    tokenizer = load_tokenizer(build.model_dir, build.card.trust_remote_code)
+    report = GenerateReport()
+    pairs = [(question, 0) for question in questions]
+    with AnsweringEngine(config, build.runtime, build.logs / "acceptance-answers.log") as engine:
+        answerer = Answerer(engine, tokenizer, build.params.generate)
+        answers = answerer.answer_shard(pairs, greedy=True, max_new_tokens=max_new_tokens, report=report, on_answers=lambda done, tokens: None)
+    if report.skipped:
+        raise SystemExit(f"not every question was answered: {report.skipped}")
+    return answers
+
+
+def simulate(build: Build, answers: list[Generation]) -> dict[str, Any]:
+    """Capture the answers' states and simulate drafting over them."""
+    from draftyard.verification.draft_reader import load_draft
+    from draftyard.verification.run_simulation import run_simulation
+
+    index = json.loads(Path("data/hidden_states/index.json").read_text(encoding="utf-8"))
+    geometry = build.card.geometry
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        config = {
+            **build.engine_config(),
+            "max_model_len": max(len(answer.token_ids) for answer in answers) + 8,
+            "storage": str(directory / "raw"),
+            "aux_layer_ids": index["aux_layer_ids"],
+            "num_layers": geometry.num_hidden_layers,
+            "hidden_size": geometry.hidden_size,
+        }
+        with CapturingEngine(config, build.runtime, build.logs / "acceptance-states.log") as engine:
+            entry = engine.capture_shard(answers, directory / "holdout-00000.safetensors", index["dtype"], lambda tokens: None)
+        splits: dict[str, list[dict[str, Any]]] = {"holdout": [entry], "train": []}
+        write_index(directory, aux_layer_ids=index["aux_layer_ids"], hidden_size=geometry.hidden_size, dtype=index["dtype"], splits=splits)
+        names = {(answer.id, 0) for answer in answers}
+        return run_simulation(load_draft(build.draft), HiddenStates(directory), names, build.card.num_parameters, build.params.verify, build.runtime)
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table."""
+    print("| questions | simulated | served | gap |\n| --- | --- | --- | --- |")
+    for name in [*result["simulated"], "mean"]:
+        simulated = result["mean_simulated"] if name == "mean" else result["simulated"][name]
+        served = result["mean_served"] if name == "mean" else result["served"].get(name)
+        shown, gap = ("not measured", "") if served is None else (f"{served:.4f}", f"{simulated / served - 1:+.2%}")
+        print(f"| {name} | {simulated:.4f} | {shown} | {gap} |")
+
+
 def main() -> None:
     """Answer, capture, simulate, serve, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--questions", type=int, default=24)
+    parser.add_argument("--questions", type=int, default=24, help="of each file, from its start")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--simulate-only", action="store_true", help="no serving: a third of the time")
     parser.add_argument("--draft", type=Path, default=Path("models/draft"))
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     root = Path.cwd()
     runtime, work = load_runtime(root), work_dir(root)
     card = read_card(root / "models/verifier.json")
     model_dir = materialise(card, work)
-    enter_engine_environment(runtime, work / "logs" / "benchmark.log")
-    params = load_file(root / "params.yaml")
+    build = Build(card, model_dir, load_file(root / "params.yaml"), runtime, work / "logs", arguments.draft)
     questions = [q for path in arguments.files for q in read_questions(path, arguments.questions)]
-    engine_args, _ = resolve_engine_args(card.engine_args)
-    tokenizer = load_tokenizer(model_dir, card.trust_remote_code)
-    llm = start_engine(model_dir, max_model_len=2048, runtime=runtime.engine, engine_args=engine_args)
-    answerer = Answerer(llm, tokenizer, params.generate)
-    answers = answerer.answer_shard(
-        [(q, 0) for q in questions], greedy=True, max_new_tokens=arguments.max_new_tokens, report=GenerateReport(), on_answers=lambda done, tokens: None
-    )
-    del llm, answerer
-    index = json.loads((root / "data/hidden_states/index.json").read_text(encoding="utf-8"))
-    aux_ids = tuple(index["aux_layer_ids"])
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        hidden = card.geometry.hidden_size
-        extractor = start_extraction_engine(
-            model_dir, aux_ids, card.geometry.num_hidden_layers, directory / "raw", max_model_len=2048, runtime=runtime.engine, engine_args=engine_args
-        )
-        lengths = [len(a.token_ids) for a in answers]
-        entries, _ = extract_split(
-            extractor, "holdout", iter(answers), lengths, directory, hidden_size=hidden, num_states=len(aux_ids) + 1, dtype=index["dtype"], shard_bytes=1 << 30
-        )
-        write_index(directory, aux_layer_ids=aux_ids, hidden_size=hidden, dtype=index["dtype"], splits={"holdout": entries, "train": []})
-        del extractor
-        from draftyard.verification.draft_reader import load_draft
-        from draftyard.verification.run_serving import run_serving
-        from draftyard.verification.run_simulation import run_simulation
-
-        simulated = run_simulation(
-            load_draft(arguments.draft), HiddenStates(directory), {(a.id, 0) for a in answers}, card.num_parameters, params.verify, runtime
-        )
+    answers = answer(build, questions, arguments.max_new_tokens)
+    simulated = simulate(build, answers)
     served: dict[str, Any] = {}
     if not arguments.simulate_only:
-        lengths_served = {"max_tokens": arguments.max_new_tokens, "max_model_len": 2048}
-        served = run_serving(arguments.draft, model_dir, card, answers, params.verify, runtime, work / "logs", **lengths_served)
+        lengths = {"max_tokens": arguments.max_new_tokens, "max_model_len": MAX_MODEL_LEN}
+        served = run_serving(build.draft, model_dir, card, answers, build.params.verify, runtime, build.logs, **lengths)
+        if served["status"] != "measured":
+            print(f"not served: {served['reason']}")
     result: dict[str, Any] = {
         "questions": len(answers),
         "max_new_tokens": arguments.max_new_tokens,
-        "k": params.verify.num_speculative_tokens,
+        "k": build.params.verify.num_speculative_tokens,
         "simulated": {name: part["acceptance_length"] for name, part in simulated["categories"].items()},
         "served": {name: part["acceptance_length"] for name, part in served.get("categories", {}).items()},
         "equal_outputs": [served["equality"]["equal"], served["equality"]["prompts"]] if "equality" in served else None,
@@ -93,7 +144,11 @@ def main() -> None:
     }
     for side in ("simulated", "served"):
         result[f"mean_{side}"] = sum(result[side].values()) / len(result[side]) if result[side] else None
-    print(json.dumps(result, indent=2))
+    show(result)
+    if result["equal_outputs"]:
+        print("{} of {} outputs unchanged by the draft".format(*result["equal_outputs"]))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
