@@ -28,6 +28,15 @@ def test_the_shipped_file_is_valid() -> None:
     assert runtime.train.device == "auto"
 
 
+def test_how_long_an_engine_is_waited_for_is_no_part_of_the_batching(tmp_path: Path) -> None:
+    """A resumed shard may be finished under other bounds: the key of the resume area has none of them."""
+    patient = load_runtime(write(tmp_path, "engine", stall_seconds=9.0, start_seconds=9.0, max_restarts=9)).engine
+    shipped = load_runtime(ROOT).engine
+    assert patient != shipped
+    assert patient.batching() == shipped.batching()
+    assert load_runtime(write(tmp_path, "engine", max_num_seqs=9)).engine.batching() != shipped.batching()
+
+
 def test_threads_are_taken_as_written(tmp_path: Path) -> None:
     assert load_runtime(write(tmp_path, threads=3)).num_threads() == 3
 
@@ -41,6 +50,22 @@ def test_threads_are_taken_as_written(tmp_path: Path) -> None:
         ("engine", "kv_cache_gib", 0, "must be at least 1"),
         ("engine", "gpu_memory_utilization", 1.2, r"must lie in \(0, 1\]"),
         ("engine", "gpu_memory", 1, "unknown key"),
+        ("engine", "stall_seconds", 0.0, "engine.stall_seconds=0.0: must be positive"),
+        ("engine", "start_seconds", -1.0, "engine.start_seconds=-1.0: must be positive"),
+        ("engine", "max_restarts", -1, "engine.max_restarts=-1: must not be negative"),
+        ("store", "url", " ", "must name a directory or a URL, or be null"),
+        ("store", "url", "ssh://me:secret@host/x", "must not hold a password"),
+        ("store", "cache_gib", 0, "must be positive"),
+        ("endpoint", "base_url", "gpu-node:8000/v1", r"endpoint.base_url='gpu-node:8000/v1': must be an http or https URL"),
+        ("endpoint", "base_url", "http:///v1", "must be an http or https URL"),
+        ("endpoint", "base_url", "http://host/v1?key=1", "must be an http or https URL"),
+        ("endpoint", "base_url", "http://host/v1/", "must not end with a slash"),
+        ("endpoint", "base_url", "http://me:secret@host/v1", "endpoint.base_url: must not hold a user or a password"),
+        ("endpoint", "api_key_variable", "sk-secret", "endpoint.api_key_variable: must be the NAME of an environment variable"),
+        ("endpoint", "max_in_flight", 0, "must be at least 1"),
+        ("endpoint", "max_attempts", 0, "must be at least 1"),
+        ("endpoint", "request_timeout_seconds", 0, "must be positive"),
+        ("endpoint", "max_wait_seconds", 0, "must be positive"),
         ("train", "device", "gpu", "must be one of auto, cpu, cuda"),
         ("train", "micro_batch_tokens", 7, "must be at least 8"),
         ("train", "checkpoint_every_steps", 0, "must be at least 1"),
@@ -49,6 +74,13 @@ def test_threads_are_taken_as_written(tmp_path: Path) -> None:
 def test_a_broken_rule_is_named(group: str | None, key: str, value: object, rule: str, tmp_path: Path) -> None:
     with pytest.raises(ParamError, match=rule):
         load_runtime(write(tmp_path, group, **{key: value}))
+
+
+def test_a_key_that_stands_in_the_file_is_refused_without_showing_it(tmp_path: Path) -> None:
+    for key, value in (("base_url", "http://me:sk-secret@host/v1"), ("api_key_variable", "sk-secret")):
+        with pytest.raises(ParamError) as caught:
+            load_runtime(write(tmp_path, "endpoint", **{key: value}))
+        assert "secret" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Engines on other machines: a Ray cluster makes the shards, the stage that asked for them publishes."""
