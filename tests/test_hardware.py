@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import types
 from pathlib import Path
@@ -111,3 +112,12 @@ def test_no_gpu_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert hardware.nvidia_gpus() == ["NVIDIA H200, 143771 MiB"]
     command.write_text("#!/bin/sh\nexit 9\n")
     assert hardware.nvidia_gpus() == []
+
+
+def test_the_cpu_is_named_and_the_host_is_not(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nprocessor\t: 1\nmodel name\t: Some CPU @ 2 GHz\n")
+    assert hardware.cpu_name(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
+    assert hardware.cpu_name(tmp_path / "absent") == platform.machine()
+    found = hardware.machine()
+    assert found["cores"] >= 1
+    assert platform.node() not in str(found)

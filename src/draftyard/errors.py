@@ -1,5 +1,12 @@
 """The errors a user can mend. Everything else is a bug and keeps its traceback."""
 
+from __future__ import annotations
+
+import errno
+
+MACHINE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENOMEM})
+"""What a machine refuses: disk, quota, permission, files, memory."""
+
 
 class DraftyardError(Exception):
     """A mistake in the input or the machine, told as: where, what was found, the rule, the remedy.
@@ -24,3 +31,13 @@ class ParamError(DraftyardError):
 
 class ArtifactError(DraftyardError):
     """A file of the build that is missing, damaged, or does not fit what it is combined with."""
+
+
+def sentence(error: BaseException) -> str | None:
+    """What to tell the user of `error`; None for a bug, whose traceback is wanted."""
+    if isinstance(error, DraftyardError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in MACHINE_ERRNOS:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; mend that and run the same command again, it goes on where it stood"
+    return None

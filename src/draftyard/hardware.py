@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
 BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
@@ -29,6 +31,22 @@ def cpu_flags() -> frozenset[str]:
         return parse_cpu_flags(CPUINFO.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return frozenset()
+
+
+def cpu_name(cpuinfo: Path = CPUINFO) -> str:
+    """What this machine's CPU calls itself; its architecture where Linux's /proc does not say."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [value.strip() for name, _, value in (line.partition(":") for line in lines) if name.strip() == "model name"]
+    return names[0] if names else platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What a measured speed belongs to: CPU, cores that this process may use, GPUs. Nothing that names the host."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": cpu_name(), "cores": cores, "gpus": nvidia_gpus()}
 
 
 def bf16_units(flags: frozenset[str]) -> tuple[str, ...]:

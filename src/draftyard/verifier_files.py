@@ -62,15 +62,15 @@ def weight_files(directory: Path) -> list[str]:
     return names
 
 
-def identity_files(directory: Path, *, code: bool) -> list[str]:
-    """Names of all files that decide what the model computes, weights among them; with the *.py files when `code`.
+def identity_files(directory: Path, *, code: bool, weights: bool = True) -> list[str]:
+    """Names of all files that decide what the model computes, weights among them unless not `weights`; with the *.py files when `code`.
 
     Links are followed (the hub's cache is made of them); what is no regular file in the end is refused.
     """
     patterns = (*IDENTITY_PATTERNS, CODE_PATTERN) if code else IDENTITY_PATTERNS
     with os.scandir(directory) as entries:
         names = {entry.name for entry in entries if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns)}
-    kept = sorted(names | set(weight_files(directory)))
+    kept = sorted(names | set(weight_files(directory) if weights else ()))
     for name in kept:
         try:
             regular = stat.S_ISREG((directory / name).stat().st_mode)
@@ -131,17 +131,22 @@ def _state(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def verify_files(directory: Path, expected: Mapping[str, FileDigest], cache: Path, *, code: bool, remedy: str) -> None:
-    """Hold the files of `directory` against a card. Raises ArtifactError naming the file, both digests and `remedy`."""
+def verify_files(directory: Path, expected: Mapping[str, FileDigest], cache: Path, *, code: bool, remedy: str, weights: bool = True) -> None:
+    """Hold the files of `directory`, but for its weights when not `weights`, against a card.
+
+    Raises ArtifactError naming the file, both digests and `remedy`.
+    """
     if not directory.is_dir():
         raise ArtifactError(f"{directory}: no such directory; {remedy}")
+    if not weights:
+        expected = {name: digest for name, digest in expected.items() if not fnmatch.fnmatchcase(name, WEIGHTS)}
     for name in sorted(expected):
         path = directory / name
         if not path.is_file():
             raise ArtifactError(f"{path}: no such file, but the verifier's card lists it; {remedy}")
         if path.stat().st_size != expected[name].size:
             raise _changed(path, FileDigest(path.stat().st_size, digest_file(path)), expected[name], remedy)
-    names = identity_files(directory, code=code)
+    names = identity_files(directory, code=code, weights=weights)
     for name in names:
         if name not in expected:
             raise ArtifactError(f"{directory / name}: is not listed in the verifier's card, yet it can change what the model computes; {remedy}")

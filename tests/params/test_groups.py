@@ -34,7 +34,8 @@ def changed(key: str, value: Any) -> Params:
         ("verifier.sha256", "B" * 64, "pypi-gguf needs the file's SHA-256"),
         ("verifier.trust_remote_code", "false", "must be true or false"),
         ("verifier.engine_args", {"max_num_seqs": 4}, "not an option that changes the verifier's results"),
-        ("generate.engine", "openai", "must be one of vllm"),
+        ("generate.engine", "openai", "must be one of vllm, endpoint"),
+        ("generate.endpoint_model", "verifier", "is used by generate.engine endpoint only"),
         ("generate.max_new_tokens", 1, "must be at least 2"),
         ("generate.holdout_max_new_tokens", 1, "must be at least 2"),
         ("generate.max_model_len", 3, "must exceed the longest answer"),
@@ -55,6 +56,9 @@ def changed(key: str, value: Any) -> Params:
         ("hidden_states.canary_min_agreement", 0, r"must lie in \(0, 1\]"),
         ("hidden_states.canary_max_difference", 0, "must be positive"),
         ("hidden_states.canary_reference_max_parameters", -1, "must not be negative"),
+        ("hidden_states.dtype", "float8", "must be one of bfloat16, float16, float32, float8_e4m3"),
+        ("hidden_states.storage", "s3", "must be one of outs, store"),
+        ("hidden_states.max_skipped_fraction", 1.5, r"must lie in \[0, 1\]"),
         ("draft.vocab_size", 0, "must be positive"),
         ("draft.num_hidden_layers", 0, "must be positive"),
         ("draft.num_hidden_layers", None, "must be a whole number"),
@@ -84,8 +88,15 @@ def changed(key: str, value: Any) -> Params:
         ("verify.served_prompts", 0, "must be at least 1, or null for all"),
         ("verify.speed_prompts", 0, "must be at least 1"),
         ("verify.speed_repeats", 0, "must be at least 1"),
+        ("verify.reference", "../elsewhere.json", "must lie below data/references/, or be null"),
+        ("verify.reference", "data/references", "must lie below data/references/"),
+        ("verify.reference", "data/references/../x.json", "must lie below data/references/"),
         ("report.title", " ", "must not be empty"),
         ("report.uncovered_tokens", -1, "must not be negative"),
+        ("report.baseline", "main", "a branch or tag can move.*git rev-parse main"),
+        ("report.baseline", "036b4a5", "full commit hash"),
+        ("report.baseline", "--output=x", "full commit hash"),
+        ("report.baseline", "data/baselines/../metrics.json", "full commit hash.*below data/baselines/"),
         ("gate.min_acceptance_length", 0.9, "must be at least 1"),
         ("gate.max_simulation_gap", 2, r"must lie in \[0, 1\]"),
         ("gate.require_serving", None, "must be true or false"),
@@ -111,6 +122,16 @@ def test_rules_by_source(changes: dict[str, Any], rule: str) -> None:
     values["verifier"].update(changes)
     with pytest.raises(ParamError, match=rule):
         validate(values)
+
+
+@pytest.mark.parametrize("name", [None, "", "  "])
+def test_an_endpoint_needs_the_name_of_its_model(name: str | None) -> None:
+    values = read_yaml(PARAMS)
+    values["generate"].update({"engine": "endpoint", "endpoint_model": name})
+    with pytest.raises(ParamError, match="generate.endpoint_model.*must name the served model"):
+        validate(values)
+    values["generate"]["endpoint_model"] = "verifier"
+    assert validate(values).generate.endpoint_model == "verifier"
 
 
 def test_a_path_needs_no_revision() -> None:

@@ -2,10 +2,13 @@
 
 `python stub_stage.py STAGE` in a repository whose params.yaml is written as JSON and whose graph.json describes the
 stages ({stage: {deps, params, outs, files}}; outs are directories, files are not). Standard library only: it starts in milliseconds.
+The note goes to .ran, or to the file that the variable STUB_RAN names: queued experiments run in directories that DVC deletes.
 """
 
 import hashlib
 import json
+import os
+import site
 import sys
 from pathlib import Path
 
@@ -16,10 +19,22 @@ def digest(path: Path) -> str:
     return hashlib.sha256(b"".join(p.relative_to(path.parent).as_posix().encode() + p.read_bytes() for p in files)).hexdigest()
 
 
+def read_params() -> dict:
+    """params.yaml: JSON as the tests write it, or YAML where DVC has rewritten it for an experiment."""
+    text = Path("params.yaml").read_text()
+    try:
+        return json.loads(text)
+    except ValueError:
+        site.main()  # python -S has left site-packages out
+        import yaml
+
+        return yaml.safe_load(text)
+
+
 def main(name: str) -> None:
     """Run stage `name`."""
     stage = json.loads(Path("graph.json").read_text())[name]
-    params = json.loads(Path("params.yaml").read_text())
+    params = read_params()
     used = {}
     for key in stage["params"]:
         value = params
@@ -35,7 +50,7 @@ def main(name: str) -> None:
     for file in stage["files"]:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).write_text(json.dumps({"content": content, "step": 1}))
-    with open(".ran", "a") as ran:
+    with open(os.environ.get("STUB_RAN", ".ran"), "a") as ran:
         ran.write(name + "\n")
 
 

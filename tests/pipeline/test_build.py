@@ -22,7 +22,7 @@ from draftyard.artifacts.lineage import FILE, read_lineage
 from draftyard.artifacts.prompts import read_split as read_prompts
 from draftyard.artifacts.vocab import read_vocab
 from tests.pipeline.conftest import TinyBuild
-from tests.pipeline.tiny_repo import commit, environment, run, stages_run, write_runtime
+from tests.pipeline.tiny_repo import SECRETS, commit, environment, run, stages_run, write_runtime
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
@@ -182,6 +182,29 @@ def test_no_artifact_tells_where_it_was_made(tiny_build: TinyBuild) -> None:
     assert not [path for path in (root / "models/draft").iterdir() if path.suffix == ".py"]
 
 
+def test_no_secret_of_the_environment_is_written(tiny_build: TinyBuild) -> None:
+    """Not into an artifact, a report, a log, the lock, the work area or DVC's cache; nor shown."""
+    root = tiny_build.root
+    secrets = [value.encode() for value in SECRETS.values()]
+    assert all(environment(root)[name] == value for name, value in SECRETS.items())  # they were there to be written
+    looked_at = [path for path in root.rglob("*") if path.is_file() and ".git" not in path.relative_to(root).parts]
+    assert (root / ".work/logs/generate-engine.log").stat().st_size > 1000
+    assert {path.relative_to(root).parts[0] for path in looked_at} >= {".work", ".dvc", "data", "models", "reports", "dvc.lock"}
+    for path in looked_at:
+        content = path.read_bytes()
+        assert not any(secret in content for secret in secrets), path.relative_to(root)
+    assert not any(secret.decode() in tiny_build.output for secret in secrets)
+
+
+def test_nobody_else_can_write_what_was_built(tiny_build: TinyBuild) -> None:
+    for name in ("data", "models", "reports", ".work", ".dvc"):
+        for path in (tiny_build.root / name).rglob("*"):
+            if not path.is_symlink():
+                mode = path.stat().st_mode
+                assert not mode & 0o022, f"{path}: {mode:o}"
+                assert path.is_dir() or not mode & 0o111, f"{path}: {mode:o}"
+
+
 # --- building again, elsewhere, and with another parameter
 
 
@@ -230,15 +253,28 @@ def test_training_again_gives_the_same_bytes(copied: Path) -> None:
     assert files_of(copied / "models/draft") == before
 
 
+def test_an_experiment_in_a_copy_trains_only_and_leaves_its_logs_here(copied: Path) -> None:
+    """As DVC's queue runs them: tracked files only, no .venv, and an interpreter whose `draftyard` is that of the original."""
+    before = files_of(copied / "models/draft")
+    log = copied / ".work/logs/train.log"
+    log.unlink()
+    result = run(copied, "dvc", "exp", "run", "--temp", "--name", "other-rate", "-S", "train.learning_rate=0.002", "train")
+    assert stages_run(result.stdout) == ["train"]
+    assert "100%" in log.read_text()
+    assert files_of(copied / "models/draft") == before  # the work tree is as it was
+    run(copied, "dvc", "exp", "apply", "other-rate")
+    assert files_of(copied / "models/draft") != before
+
+
 @pytest.mark.parametrize(
     ("stage", "file", "count", "out", "resumed"),
     [
-        ("generate", "train-00002.jsonl", 1, "data/generations", "2 finished shards were resumed"),
-        ("train", "state.json", 3, "models/draft", "resumed after step 4"),
+        ("generate", "train-00002.jsonl", 1, "data/generations", "1 finished shards were resumed"),
+        ("train", "step-*.json", 3, "models/draft", "resumed after step 4"),
     ],
 )
 def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(copied: Path, stage: str, file: str, count: int, out: str, resumed: str) -> None:
-    """SIGKILL of dvc and the stage, in the middle of a write; then the same command again."""
+    """SIGKILL of dvc and the stage, in the middle of a write; of two finished shards one goes bad; then the same command again."""
     before = files_of(copied / out)
     command = ["dvc", "repro", "--force", "--single-item", stage]
     deadly = environment(copied)
@@ -246,10 +282,13 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(copied: Path, stage
     killed = subprocess.run(command, cwd=copied, env=deadly, capture_output=True, text=True, check=False, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert not (copied / out).exists()
+    for shard in (copied / ".work" / stage).rglob("shards/train-00000.jsonl"):
+        shard.write_bytes(shard.read_bytes().replace(b"1", b"2", 1))
     again = run(copied, *command)
     assert resumed in again.stderr + again.stdout
+    assert ("train-00000.jsonl: damaged since it was written" in again.stderr + again.stdout) == (stage == "generate")
     assert files_of(copied / out) == before
-    assert not [path for path in (copied / ".work").rglob("built") if path.is_dir()]
+    assert " stored" in run(copied, "draftyard", "work").stdout  # DVC holds the result: the next stage would remove the area
 
 
 def test_chunked_prefill_loses_no_row(copied: Path) -> None:

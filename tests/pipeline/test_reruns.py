@@ -31,7 +31,7 @@ READS: dict[str, set[str]] = {
     "draft.vocab_size": {"vocab", "train"},
     "train": {"train"},
     "verify": {"verify"},
-    "report": {"report"},
+    "report": {"report", "gate"},
     "gate": {"gate"},
 }
 """Params group, or a key that differs from its group -> the stages that a change concerns at once."""
@@ -62,7 +62,11 @@ CHANGES: dict[str, set[str]] = {
     "stages/gate.py": {"gate"},
     "src/draftyard/engines/connector.py": {"hidden_states", *FROM_TRAIN},
     "src/draftyard/training/loop.py": FROM_TRAIN,
-    "src/draftyard/reporting/html.py": {"report", "gate"},
+    "src/draftyard/reporting/html.py": {"gate"},
+    "src/draftyard/reporting/metrics.py": {"report", "gate"},
+    "src/draftyard/gate.py": {"gate"},
+    "data/baselines/earlier.json": {"report", "gate"},
+    "data/references/other.json": {"verify", "report", "gate"},
 }
 """A params key, one of each kind, or a file -> the stages that a change re-runs."""
 
@@ -97,7 +101,7 @@ def write_stub_repository(root: Path) -> None:
     made = {path for stage in graph.values() for path in stage["outs"] + stage["files"]}
     for stage in graph.values():
         for dep in stage["deps"]:
-            if dep == "data/sources":
+            if dep in ("data/sources", "data/references", "data/baselines"):
                 (root / dep).mkdir(parents=True, exist_ok=True)
                 (root / dep / "chat.jsonl").write_text("{}")
             elif not any(Path(dep).is_relative_to(path) for path in made):

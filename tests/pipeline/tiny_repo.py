@@ -36,11 +36,19 @@ TINY_RUNTIME = {
 }
 
 
-def save_verifier(directory: Path) -> None:
-    """A random float32 Llama (hidden 64, 2 heads of 32, 1 KV head, 8 layers, 512 tokens) with a byte-level BPE tokenizer learned from the embedded prompts."""
-    import torch
+SECRETS = {
+    name: f"not-a-secret-{number}-0123456789abcdef"
+    for number, name in enumerate(
+        ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "DRAFTYARD_ENDPOINT_API_KEY")
+    )
+}
+"""In the environment of every build here: none of them may be found in what it writes."""
+
+
+def save_tokenizer(directory: Path) -> None:
+    """A byte-level BPE tokenizer of 512 tokens learned from the embedded prompts, with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -52,6 +60,14 @@ def save_verifier(directory: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(directory)
+
+
+def save_verifier(directory: Path) -> None:
+    """A random float32 Llama (hidden 64, 2 heads of 32, 1 KV head, 8 layers, 512 tokens) with that tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    save_tokenizer(directory)
     torch.manual_seed(11)
     config = LlamaConfig(
         vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
@@ -86,6 +102,7 @@ def write_runtime(root: Path, **changes: Any) -> None:
 def environment(root: Path) -> dict[str, str]:
     """This interpreter first on PATH, the package of `root`, and nothing that an outer build or git set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DVC_", "GIT_", "DRAFTYARD_", "VLLM_"))}
+    kept.update(SECRETS)
     kept.update(PATH=f"{Path(sys.executable).parent}:{kept['PATH']}", PYTHONPATH=str(root / "src"), HF_HUB_OFFLINE="1")
     for who in ("AUTHOR", "COMMITTER"):
         kept.update({f"GIT_{who}_NAME": "test", f"GIT_{who}_EMAIL": "test@example.org"})

@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from draftyard.errors import ParamError
@@ -58,7 +59,9 @@ def coerce(key: str, value: Any, hint: Any) -> Any:
     if origin is dict or hint is dict:
         if not isinstance(value, Mapping):
             raise ParamError(key, value, "must be a mapping")
-        return _plain(key, dict(value))
+        plain = _plain(key, dict(value))
+        inner = get_args(hint)[1] if get_args(hint) else Any
+        return plain if inner is Any else {name: coerce(f"{key}.{name}", item, inner) for name, item in plain.items()}
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), key, value)
     if hint is float:
@@ -87,6 +90,13 @@ def _plain(key: str, values: dict[Any, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ParamError(key, values, f"must hold texts, numbers, true, false, null, lists and mappings only ({error}); put a date in quotes") from None
     return values
+
+
+def require_below(directory: str, key: str, value: str | None) -> None:
+    """Raise ParamError unless `value` is null or a path below `directory`, which a stage declares, so that the build notices a change."""
+    if value is not None:
+        parts, inside = PurePosixPath(value).parts, PurePosixPath(directory).parts
+        require(parts[: len(inside)] == inside and len(parts) > len(inside) and ".." not in parts, key, value, f"must lie below {directory}/, or be null")
 
 
 def require(condition: bool, key: str, value: object, rule: str) -> None:

@@ -19,7 +19,7 @@ from draftyard import runtime
 from draftyard.params.load import GROUPS
 from draftyard.params.yaml_file import read_yaml
 
-_RUNTIME = {"engine": runtime.EngineRuntime, "train": runtime.TrainRuntime}
+_RUNTIME = {"engine": runtime.EngineRuntime, "endpoint": runtime.EndpointRuntime, "store": runtime.StoreRuntime, "train": runtime.TrainRuntime}
 _WORDS = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text", "None": "null", "dict": "mapping", "tuple": "list"}
 _HEAD = """# Parameters
 

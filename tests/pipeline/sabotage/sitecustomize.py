@@ -1,10 +1,11 @@
 """Put first on PYTHONPATH by a test, which orders by environment variables.
 
-KILL_AT_NAME, KILL_AT_COUNT: kill the process group just before a file of this name is renamed into place for the n-th time.
+KILL_AT_NAME, KILL_AT_COUNT: kill the process group just before a file whose name matches is renamed into place for the n-th time.
 FREE_BYTES: what every disk has left. Always: say at the end whether vLLM was imported.
 """
 
 import atexit
+import fnmatch
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ _left = int(os.environ.get("KILL_AT_COUNT", "0"))
 def replace(source, target, **options):
     """os.replace, deadly for one file."""
     global _left
-    if os.path.basename(target) == os.environ.get("KILL_AT_NAME"):
+    if fnmatch.fnmatchcase(os.path.basename(target), os.environ.get("KILL_AT_NAME", "")):
         _left -= 1
         if _left == 0:
             os.killpg(0, signal.SIGKILL)
