@@ -71,18 +71,14 @@ plots: $(STAMP) ## draw curves and acceptance into dvc_plots/index.html, which n
 plots-page: ## make .dvc/plots/page.html, the page of dvc plots, from pinned npm packages (needs npm)
 	@$(PYTHON) requirements/plots_page.py
 
-# The tests of the report's page open it in Chromium. Where it is missing, root on Debian or Ubuntu installs it; elsewhere they are skipped.
-.PHONY: chromium
-chromium:
-	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  echo "installing chromium for the tests of the report's page"; \
-	  apt-get install -y -qq --no-install-recommends chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; } \
-	    || echo "chromium could not be installed: the tests of the report's page are skipped"; \
-	else echo "no chromium on PATH: the tests of the report's page are skipped"; fi
+# Two programs that tests use and pip has not: Chromium opens the report's page, sshd is the far end of a remote. Where one is missing,
+# root on Debian or Ubuntu installs it; elsewhere its tests are skipped.
+.PHONY: test-programs
+test-programs:
+	@bash requirements/test_programs.sh
 
 .PHONY: test
-test: lint chromium ## lint and every test (minutes; some start vLLM)
+test: lint test-programs ## lint and every test (minutes; some start vLLM)
 	@$(IN_VENV) python -m pytest $(PYTEST_ARGS)
 
 .PHONY: lint

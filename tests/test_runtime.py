@@ -69,6 +69,11 @@ def test_threads_are_taken_as_written(tmp_path: Path) -> None:
         ("train", "device", "gpu", "must be one of auto, cpu, cuda"),
         ("train", "micro_batch_tokens", 7, "must be at least 8"),
         ("train", "checkpoint_every_steps", 0, "must be at least 1"),
+        ("train", "num_processes", 0, "train.num_processes=0: must be at least 1"),
+        (None, "executor", "slurm", "executor='slurm': must be one of local, ray"),
+        ("ray", "num_engines", 0, "ray.num_engines=0: must be at least 1"),
+        ("ray", "cpus_per_engine", 0, "ray.cpus_per_engine=0: must be positive where gpus_per_engine is 0"),
+        ("ray", "address", "", "must be auto or host:port"),
     ],
 )
 def test_a_broken_rule_is_named(group: str | None, key: str, value: object, rule: str, tmp_path: Path) -> None:
@@ -81,6 +86,19 @@ def test_a_key_that_stands_in_the_file_is_refused_without_showing_it(tmp_path: P
         with pytest.raises(ParamError) as caught:
             load_runtime(write(tmp_path, "endpoint", **{key: value}))
         assert "secret" not in str(caught.value)
+
+
+def test_an_engine_on_a_cluster_reserves_the_gpus_that_it_uses(tmp_path: Path) -> None:
+    values = yaml.safe_load((ROOT / "runtime.yaml").read_text())
+    values["executor"] = "ray"
+    values["engine"].update(tensor_parallel_size=4, pipeline_parallel_size=2)
+    values["ray"]["gpus_per_engine"] = 4
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(values))
+    rule = r"ray\.gpus_per_engine=4: must be engine\.tensor_parallel_size x engine\.pipeline_parallel_size = 8"
+    with pytest.raises(ParamError, match=rule):
+        load_runtime(tmp_path)
+    write(tmp_path, "ray", gpus_per_engine=4)  # with executor: local nobody reserves anything
+    assert load_runtime(tmp_path).ray.gpus_per_engine == 4
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

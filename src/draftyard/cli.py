@@ -134,9 +134,9 @@ def work(prune: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"work": [area.to_json() for area in listed], "removed": [str(area.path) for area in removed]}, indent=2, ensure_ascii=False))
         return
-    click.echo(work_list.render([area for area in listed if area not in removed], base))
     for area in removed:
         click.echo(f"removed {area.path} ({area.state})")
+    click.echo(work_list.render([area for area in listed if area not in removed], base))
 
 
 @main.command()

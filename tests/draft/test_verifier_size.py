@@ -29,7 +29,7 @@ def test_the_formula_counts_what_transformers_builds(family: Family) -> None:
     assert size.parameters == sum(tensor.numel() for tensor in weights.values())
     routed = sum(tensor.numel() for name, tensor in weights.items() if ".experts." in name)
     assert size.experts == routed
-    assert (size.experts > 0) == (family.name in ("deepseek_v3", "gpt_oss"))
+    assert (size.experts > 0) == (family.name in ("deepseek_v3", "kimi_k25", "gpt_oss"))
     assert size.num_bytes == 2 * size.parameters
 
 

@@ -30,7 +30,7 @@ def family_params(name: str, verifier: Path) -> dict[str, dict[str, Any]]:
         verifier={"name": str(verifier), "engine_args": {"dtype": "float32", **family.engine_args}},
         prompts={
             "sources": [{"kind": "jsonl", "path": "data/sources/lines.jsonl", "category": "lines"}],
-            "max_prompts": len(PROMPTS), "holdout_prompts": 3, "near_duplicate_threshold": 1.0,
+            "max_prompts": len(PROMPTS), "holdout_prompts": 3, "near_duplicate_threshold": 1.0, "category_weights": {},
         },
         generate={"max_model_len": 128},
         hidden_states={"aux_layer_ids": list(family.aux_layer_ids), "canary_min_agreement": 1.0, "canary_max_difference": family.tolerance},

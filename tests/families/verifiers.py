@@ -5,6 +5,7 @@ Its attention wants heads of 32 or more, its latent attention the sizes of DeepS
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,9 +56,9 @@ def qwen3() -> Any:
     return Qwen3ForCausalLM(Qwen3Config(**COMMON, num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=False, rope_parameters=ROPE))
 
 
-def deepseek_v3() -> Any:
-    """Latent attention and experts chosen with a correction bias (noaux_tc), the first layer dense: DeepSeek-V3 and Kimi-K2."""
-    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+def deepseek_config() -> Any:
+    """Latent attention and experts chosen with a correction bias (noaux_tc), the first layer dense."""
+    from transformers import DeepseekV3Config
 
     config = DeepseekV3Config(
         **COMMON, num_attention_heads=2, num_key_value_heads=2, kv_lora_rank=512, q_lora_rank=32, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
@@ -65,7 +66,14 @@ def deepseek_v3() -> Any:
         routed_scaling_factor=2.827, norm_topk_prob=True, tie_word_embeddings=False, rope_parameters=ROPE,
     )  # fmt: skip
     config.topk_method, config.scoring_func = "noaux_tc", "sigmoid"  # vLLM asks for both; transformers knows no other
-    return DeepseekV3ForCausalLM(config)
+    return config
+
+
+def deepseek_v3() -> Any:
+    """DeepSeek-V3 and Kimi-K2."""
+    from transformers import DeepseekV3ForCausalLM
+
+    return DeepseekV3ForCausalLM(deepseek_config())
 
 
 def gpt_oss() -> Any:
@@ -81,13 +89,19 @@ def gpt_oss() -> Any:
     return GptOssForCausalLM(config)
 
 
-def llava() -> Any:
-    """A vision encoder beside a Llama: the geometry stands in text_config, the tensors have another prefix."""
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+def kimi_k25() -> Any:
+    """Kimi-K2.5: a vision encoder beside DeepSeek-V3. The geometry stands in text_config, the tensors have another prefix."""
+    from transformers.models.kimi_k25.configuration_kimi_k25 import Kimi_K25Config, Kimi_K25VisionConfig
+    from transformers.models.kimi_k25.modeling_kimi_k25 import Kimi_K25ForConditionalGeneration
 
-    text = LlamaConfig(**COMMON, num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=False, rope_parameters=ROPE)
-    vision = CLIPVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14, projection_dim=32)
-    return LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_index=511, tie_word_embeddings=False))
+    vision = Kimi_K25VisionConfig(
+        patch_size=2, pos_emb_height=4, pos_emb_width=4, pos_emb_time=2, num_attention_heads=2, num_hidden_layers=2, hidden_size=32, intermediate_size=48
+    )
+    config = Kimi_K25Config(
+        text_config=deepseek_config(), vision_config=vision, projection_hidden_size=32, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
+        image_token_id=508, video_token_id=509, vision_start_token_id=510, vision_end_token_id=511,
+    )  # fmt: skip
+    return Kimi_K25ForConditionalGeneration(config)
 
 
 LONG_ROPE = {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}, "max_position_embeddings": 2048}
@@ -99,7 +113,7 @@ FAMILIES = {
         Family("qwen3", qwen3, engine_args={"hf_overrides": LONG_ROPE}),
         Family("deepseek_v3", deepseek_v3, draft={"num_attention_heads": 4, "num_key_value_heads": 2}, serves=False),
         Family("gpt_oss", gpt_oss, aux_layer_ids=(0, 3, 6)),
-        Family("llava", llava, train={"init_from_verifier_layer": -1}),
+        Family("kimi_k25", kimi_k25, draft={"num_attention_heads": 4, "num_key_value_heads": 2}, serves=False),
     )
 }
 
@@ -118,3 +132,16 @@ def save_family(family: Family, directory: Path) -> None:
             if name.endswith(("norm.weight", "e_score_correction_bias")):
                 tensor.add_(torch.rand_like(tensor) - 0.3)
     model.save_pretrained(directory)
+    if family.name == "kimi_k25":
+        as_published(directory)
+
+
+def as_published(directory: Path) -> None:
+    """Give a Kimi-K2.5 that transformers 5.19 saved the names of the published one: of the architecture, and of the decoder's layers."""
+    from safetensors.torch import load_file, save_file
+
+    config, weights = directory / "config.json", directory / "model.safetensors"
+    values = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**values, "architectures": ["KimiK25ForConditionalGeneration"]}), encoding="utf-8")
+    renamed = {name.replace("language_model.model.blocks.", "language_model.model.layers."): tensor.clone() for name, tensor in load_file(weights).items()}
+    save_file(renamed, weights, {"format": "pt"})

@@ -53,7 +53,7 @@ def page(root: Path) -> Path:
     config = (ROOT / ".dvc/config").read_text(encoding="utf-8")
     (root / ".dvc/config").write_text(config.replace("[core]\n", "[core]\n    no_scm = true\n"), encoding="utf-8")
     command = [str(Path(sys.executable).with_name("dvc")), "plots", "show"]
-    result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=200)
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=600)
     assert result.returncode == 0, result.stderr
     assert "ERROR" not in result.stderr
     return root / "dvc_plots/index.html"
@@ -71,7 +71,7 @@ def test_the_page_draws_every_plot_without_a_network(page: Path, tmp_path: Path)
         [*command, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom", page.as_uri()],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=True,
     )
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line and "error" in line.lower()], done.stderr[-2000:]
