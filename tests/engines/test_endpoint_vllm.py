@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 MAX_MODEL_LEN = 256
 KEY = "sk-test-31c0de"
 VARIABLE = "TEST_ENDPOINT_KEY"
-START_SECONDS = 400
+START_SECONDS = 900
 PROMPTS = [
     Prompt(id="one", category="chat", system=None, turns=("How do I boil an egg?",)),
     Prompt(id="two", category="chat", system="Be brief.", turns=("Name a colour.", "Another one, please.")),

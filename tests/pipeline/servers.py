@@ -80,7 +80,7 @@ def running(command: list[str], port: int, log: Path) -> Iterator[None]:
         finally:
             server.terminate()
             try:
-                server.wait(10)
+                server.wait(3)  # nothing of it is wanted any more
             except subprocess.TimeoutExpired:
                 server.kill()
 

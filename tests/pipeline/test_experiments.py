@@ -7,15 +7,15 @@ from collections import Counter
 
 import pytest
 
-from tests.pipeline.test_reruns import ALL, FROM_TRAIN, write_stub_repository
+from tests.pipeline.test_reruns import ALL, FROM_TRAIN, PARAMS, write_stub_repository
 from tests.pipeline.tiny_repo import ROOT, commit, environment
 
-VALUES = ("0.001", "0.002", "0.003")
+VALUES = tuple(str(PARAMS["train"]["seed"] + number) for number in (101, 102, 103))  # none is the one that is built first
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter[str], Counter[str]]:
-    """How often each stage ran: in the first build, and in a queued sweep of three learning rates after it."""
+    """How often each stage ran: in the first build, and in a queued sweep of three seeds after it."""
     base = tmp_path_factory.mktemp("sweep")
     root, ran = base / "repository", base / "ran"
     root.mkdir()
@@ -35,7 +35,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter[str], Count
     dvc("repro", "--quiet")
     commit(root, "built")
     first = counted()
-    dvc("exp", "run", "--queue", "-S", f"train.learning_rate={','.join(VALUES)}")
+    dvc("exp", "run", "--queue", "-S", f"train.seed={','.join(VALUES)}")
     dvc("exp", "run", "--run-all")
     assert all(value in (listed := dvc("exp", "show", "--csv")) for value in VALUES), listed
     return first, counted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,17 @@ def make_build(root: Path, *, push_states: bool = True) -> Path:
 
 
 @pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_build(tmp_path_factory.mktemp("built") / "build")
+
+
+@pytest.fixture
+def build(built: Path, tmp_path: Path) -> Path:
+    """A copy of the build, to share and to change."""
+    return shutil.copytree(built, tmp_path / "build", symlinks=True)
+
+
+@pytest.fixture(scope="module")
 def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
     with ssh_server(tmp_path_factory.mktemp("ssh") / "server") as server:
         yield server
@@ -109,27 +121,27 @@ def share(root: Path, clone: Path, url: str, *settings: tuple[str, str], **env: 
 
 
 @needs_sshd
-def test_push_and_pull_over_ssh(ssh: SshServer, tmp_path: Path) -> None:
+def test_push_and_pull_over_ssh(ssh: SshServer, build: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     url = f"ssh://127.0.0.1:{ssh.port}{shared}"
-    share(make_build(tmp_path / "build"), tmp_path / "clone", url, ("keyfile", str(ssh.key)), **ssh.environment)
+    share(build, tmp_path / "clone", url, ("keyfile", str(ssh.key)), **ssh.environment)
     assert sum(path.stat().st_size for path in shared.rglob("*") if path.is_file()) > FILES * FILE_BYTES
     key = ssh.home / "other_key"  # a key that the server does not know is refused: the server did check
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    run(tmp_path / "build", "dvc", "remote", "modify", "-q", "origin", "keyfile", str(key))
-    refused = run(tmp_path / "build", "dvc", "push", check=False, **ssh.environment)
+    run(build, "dvc", "remote", "modify", "-q", "origin", "keyfile", str(key))
+    refused = run(build, "dvc", "push", check=False, **ssh.environment)
     assert refused.returncode != 0
     assert "ermission denied" in refused.stderr
 
 
-def test_push_and_pull_over_s3(s3: S3Server, tmp_path: Path) -> None:
+def test_push_and_pull_over_s3(s3: S3Server, build: Path, tmp_path: Path) -> None:
     url = f"s3://{s3.bucket}/dvc"
     credentials = {name: value for name, value in s3.environment.items() if name != "AWS_ENDPOINT_URL"}
-    share(make_build(tmp_path / "build"), tmp_path / "clone", url, ("endpointurl", s3.endpoint), **credentials)
+    share(build, tmp_path / "clone", url, ("endpointurl", s3.endpoint), **credentials)
     wrong = {**credentials, "AWS_SECRET_ACCESS_KEY": "wrong"}
-    (tmp_path / "build/prompts.txt").write_text("b")
-    run(tmp_path / "build", "dvc", "repro", "-q")
-    refused = run(tmp_path / "build", "dvc", "push", check=False, **wrong)
+    (build / "prompts.txt").write_text("b")
+    run(build, "dvc", "repro", "-q")
+    refused = run(build, "dvc", "push", check=False, **wrong)
     assert refused.returncode != 0
 
 
