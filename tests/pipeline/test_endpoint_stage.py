@@ -40,9 +40,7 @@ def test_the_stage_asks_a_server_and_goes_on_after_it_failed(tmp_path: Path, mon
         healthy = server.behave
 
         def fail_late(handler: endpoint_server.Handler, body: dict[str, Any], attempt: int) -> None:
-            healthy(handler, body, attempt) if len(server.asked) <= 9 else handler.reply(
-                503, {"error": {"message": f"restarting, {KEY}"}}
-            )  # a probe, a shard of 8
+            healthy(handler, body, attempt) if len(server.asked) <= 20 else handler.reply(503, {"error": {"message": f"restarting, {KEY}"}})
 
         server.behave = fail_late
         failed = run(root, "dvc", "repro", "generate", check=False)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from draftyard.artifacts.prompts import Prompt
-from draftyard.errors import DraftyardError, ParamError
+from draftyard.errors import DraftyardError
 from draftyard.params.prompts import PromptsParams
 from draftyard.prompts.collect import Candidate
 from draftyard.prompts.near import NearDuplicateIndex, ShingleFrequencies
 from draftyard.prompts.text import views
+
+log = logging.getLogger(__name__)
 
 FREQUENCY_SAMPLE = 5000
 
@@ -37,7 +40,7 @@ def select(candidates: list[Candidate], prompts: Sequence[Prompt], params: Promp
     as they have prompts. So the holdout depends neither on max_prompts nor on what is removed from train.
 
     Raises:
-        DraftyardError: nothing is left to train on, or a weight names a category that no prompt has.
+        DraftyardError: nothing is left to train on.
     """
     ordered = sorted(candidates, key=lambda candidate: candidate.rank)
     sample = islice(ordered, FREQUENCY_SAMPLE)
@@ -47,11 +50,8 @@ def select(candidates: list[Candidate], prompts: Sequence[Prompt], params: Promp
     for candidate in ordered:
         by_category.setdefault(candidate.category, []).append(candidate)
 
-    for name in params.category_weights:
-        if name not in by_category:
-            there = ", ".join(sorted(by_category))
-            rule = f"no prompt has this category; there are {there}: remove the key, or all with prompts.category_weights: {{}}"
-            raise ParamError(f"prompts.category_weights.{name}", params.category_weights[name], rule)
+    for name in sorted(params.category_weights.keys() - by_category.keys()):
+        log.warning("prompts.category_weights.%s weighs nothing: no prompt has this category; there are %s", name, ", ".join(sorted(by_category)))
 
     holdout = _choose_holdout(by_category, prompts, params.holdout_prompts, index)
     chosen = {candidate.index for candidate in holdout}
