@@ -80,8 +80,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(finished: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return shutil.copytree(finished, tmp_path / "repository")
+    """A copy to spoil, with the stage scripts, whose text is part of a work area's key."""
+    copy = shutil.copytree(finished, tmp_path / "repository")
+    return shutil.copytree(ROOT / "stages", copy / "stages", dirs_exist_ok=True).parent
 
 
 def refused(root: Path, stage: str, **variables: str) -> str:
