@@ -23,9 +23,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter[str], Count
     variables = {**environment(ROOT), "STUB_RAN": str(ran)}
 
     def dvc(*arguments: str) -> str:
-        result = subprocess.run(["dvc", *arguments], cwd=root, env=variables, capture_output=True, text=True, check=False, timeout=1800)
-        assert result.returncode == 0, f"dvc {' '.join(arguments)}\n{(result.stdout + result.stderr)[-3000:]}"
-        return result.stdout + result.stderr
+        """Output through a file: DVC's worker inherits a pipe and holds it open for a minute after its last experiment."""
+        with (base / "said").open("w+") as said:
+            command = ["dvc", *arguments]
+            status = subprocess.run(command, cwd=root, env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False, timeout=1800).returncode
+            said.seek(0)
+            text = said.read()
+        assert status == 0, f"dvc {' '.join(arguments)}\n{text[-3000:]}"
+        return text
 
     def counted() -> Counter[str]:
         counts = Counter(ran.read_text().split())
@@ -37,6 +42,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter[str], Count
     first = counted()
     dvc("exp", "run", "--queue", "-S", f"train.seed={','.join(VALUES)}")
     dvc("exp", "run", "--run-all")
+    dvc("queue", "stop")  # the idle worker
     listed = dvc("exp", "show", "--csv")
     assert all(f",{value}," in listed for value in VALUES), listed
     return first, counted()
