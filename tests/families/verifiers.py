@@ -137,7 +137,7 @@ def save_family(family: Family, directory: Path) -> None:
 
 
 def as_published(directory: Path) -> None:
-    """Give a Kimi-K2.5 that transformers 5.19 saved the names of the published one: of the architecture, and of the decoder's layers."""
+    """Give a Kimi-K2.5 that transformers 5.19 saved what the published one has: the names of architecture and layers, and the processor's config."""
     from safetensors.torch import load_file, save_file
 
     config, weights = directory / "config.json", directory / "model.safetensors"
@@ -145,3 +145,8 @@ def as_published(directory: Path) -> None:
     config.write_text(json.dumps({**values, "architectures": ["KimiK25ForConditionalGeneration"]}), encoding="utf-8")
     renamed = {name.replace("language_model.model.blocks.", "language_model.model.layers."): tensor.clone() for name, tensor in load_file(weights).items()}
     save_file(renamed, weights, {"format": "pt"})
+    media = {
+        "patch_size": 2, "merge_kernel_size": 2, "temporal_merge_kernel_size": 2, "in_patch_limit": 64, "in_patch_limit_each_frame": 16,
+        "in_patch_limit_video": None, "patch_limit_on_one_side": 8, "fixed_output_tokens": None, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    }  # fmt: skip
+    (directory / "preprocessor_config.json").write_text(json.dumps({"media_proc_cfg": media}), encoding="utf-8")

@@ -35,7 +35,7 @@ def start_engine(
             **parallel_sizes(runtime, aux_states="speculative_config" in extra),
             enable_expert_parallel=runtime.enable_expert_parallel,
             trust_remote_code=trust_remote_code,
-            language_model_only=True,  # prompts are text: a multimodal verifier starts without its encoders and their processor
+            language_model_only=True,  # prompts are text: no memory for a multimodal verifier's encoders
             enforce_eager=runs_on_cpu(),  # measured: compiling gains nothing on a CPU and costs minutes at the start
             **{"disable_log_stats": True, **engine_args, **extra},
         )
