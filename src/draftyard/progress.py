@@ -86,9 +86,8 @@ class Progress:
     def _text(self, note: str) -> str:
         elapsed = time.monotonic() - self._started
         rate = (self._done - self._start_done) / elapsed if elapsed > 0 else 0.0
-        left = (self._total - self._done) / rate if rate > 0 else 0.0
         share = 100 * self._done // self._total if self._total else 100
         text = f"{self._label}: {share:3d}% {self._done}/{self._total} {self._unit}, {rate:.4g}/s, {format_seconds(elapsed)} elapsed"
-        if self._done < self._total:
-            text += f", {format_seconds(left)} left"
+        if self._done < self._total and rate > 0:  # before the first item nobody knows
+            text += f", {format_seconds((self._total - self._done) / rate)} left"
         return f"{text} | {note}" if note else text

