@@ -54,8 +54,8 @@ class SoftTargetLoss(torch.autograd.Function):
         grad_states, grad_weight = ctx.saved_tensors
         scale = grads[0]
         return (
-            None if grad_states is None else grad_states * scale.to(grad_states.dtype),
-            None if grad_weight is None else grad_weight * scale.to(grad_weight.dtype),
+            None if grad_states is None else grad_states.mul_(scale.to(grad_states.dtype)),  # in place: they are nobody else's
+            None if grad_weight is None else grad_weight.mul_(scale.to(grad_weight.dtype)),
             None,
             None,
             None,
