@@ -76,6 +76,7 @@ def changed(key: str, value: Any) -> Params:
         ("train.min_learning_rate_ratio", 1.1, r"must lie in \[0, 1\]"),
         ("train.warmup_steps", -1, "must not be negative"),
         ("train.weight_decay", -0.1, "must not be negative"),
+        ("train.initial_weight_decay", -1.0, "must not be negative"),
         ("train.adam_beta1", 1, r"must lie in \[0, 1\)"),
         ("train.adam_beta2", -0.1, r"must lie in \[0, 1\)"),
         ("train.max_grad_norm", 0, "must be positive"),

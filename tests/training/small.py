@@ -135,6 +135,7 @@ def train_params(**changes: Any) -> TrainParams:
         "min_learning_rate_ratio": 0.1,
         "warmup_steps": 2,
         "weight_decay": 0.01,
+        "initial_weight_decay": 0.0,
         "adam_beta1": 0.9,
         "adam_beta2": 0.95,
         "max_grad_norm": 1.0,

@@ -112,6 +112,17 @@ def test_frozen_tensors_stay(data: HiddenStates) -> None:
 # --- a whole training -----------------------------------------------------------------------------------------------
 
 
+def test_the_decay_pulls_towards_the_weights_that_training_began_with(data: HiddenStates) -> None:
+    """So strong that each step's update is undone (rate 1 by the peak): what the last step of a warm-up leaves is what there was."""
+    rows, _, _ = usable_rows(data.refs("train"), 64)
+    free, held = (trainer(data, params={"learning_rate": 0.01, "warmup_steps": 1, "initial_weight_decay": decay}) for decay in (0.0, 100.0))
+    before = weights(held)
+    for made in (free, held):
+        made._step(rows, 0, 10, 0)
+    assert all(torch.equal(after, before[name]) for name, after in weights(held).items())
+    assert not any(torch.equal(after, before[name]) for name, after in weights(free).items())
+
+
 def test_the_loss_goes_down_and_the_curves_say_so(data: HiddenStates, tmp_path: Path) -> None:
     trained = trainer(data, params={"epochs": 6, "learning_rate": 0.01}, csv_path=tmp_path / "curves.csv").run()
     losses = [epoch["train_loss"] for epoch in trained.position.epochs]
@@ -191,7 +202,13 @@ class Killed(BaseException):
 
 def run_killed(data: HiddenStates, work: Path, kill_in_step: int, every: int, optimizer: str) -> None:
     """Train until optimizer step number `kill_in_step` (from 1) has moved the weights, then die without a word."""
-    made = trainer(data, params={"epochs": 3, "optimizer": optimizer}, work=work / "resume", csv_path=work / "curves.csv", checkpoint_every_steps=every)
+    made = trainer(
+        data,
+        params={"epochs": 3, "optimizer": optimizer, "initial_weight_decay": 0.5},
+        work=work / "resume",
+        csv_path=work / "curves.csv",
+        checkpoint_every_steps=every,
+    )
     inner = made._step
 
     def step(rows: Any, number: int, total: int, epoch: int) -> dict[str, float]:
@@ -208,7 +225,13 @@ def run_killed(data: HiddenStates, work: Path, kill_in_step: int, every: int, op
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_killed_training_ends_with_the_same_bits(optimizer: str, data: HiddenStates, tmp_path: Path) -> None:
     def finish(work: Path) -> tuple[Trained, dict[str, Tensor], bytes]:
-        made = trainer(data, params={"epochs": 3, "optimizer": optimizer}, work=work / "resume", csv_path=work / "curves.csv", checkpoint_every_steps=2)
+        made = trainer(
+            data,
+            params={"epochs": 3, "optimizer": optimizer, "initial_weight_decay": 0.5},
+            work=work / "resume",
+            csv_path=work / "curves.csv",
+            checkpoint_every_steps=2,
+        )
         trained = made.run()
         write_curves(work / "final.csv", trained.position.rows)
         return trained, weights(made), (work / "final.csv").read_bytes()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from draftyard.draft.model import trainable_parameters
-from draftyard.training.optimizers import build_optimizers, learning_rate
+from draftyard.training.optimizers import build_optimizers, decay_towards, learning_rate
 from tests.training.small import small_model, train_params
 
 
@@ -60,3 +60,11 @@ def test_warm_up_then_cosine() -> None:
 def test_short_trainings() -> None:
     assert [learning_rate(step, 2, train_params(learning_rate=0.1, warmup_steps=20)) for step in range(2)] == pytest.approx([0.05, 0.1])
     assert learning_rate(0, 1, train_params(learning_rate=0.1, warmup_steps=0)) == pytest.approx(0.1)
+
+
+def test_decay_towards_the_initial_weights() -> None:
+    weights, start = {"w": torch.nn.Parameter(torch.tensor([3.0, -1.0]))}, {"w": torch.tensor([1.0, 1.0])}
+    decay_towards(weights, start, 0.25)
+    assert weights["w"].tolist() == [2.5, -0.5]
+    decay_towards(weights, start, 7.0)  # never past them
+    assert weights["w"].tolist() == [1.0, 1.0]

@@ -28,6 +28,8 @@ class TrainParams:
     """Steps of linear warm-up."""
     weight_decay: float
     """Decoupled weight decay on matrices."""
+    initial_weight_decay: float
+    """Decoupled decay of all trained weights towards what they started as (L2-SP, arXiv 1802.01483). For few samples and a start from the verifier's layer."""
     adam_beta1: float
     """AdamW's first moment decay."""
     adam_beta2: float
@@ -58,7 +60,8 @@ class TrainParams:
         require(0 < self.learning_rate < 1, "train.learning_rate", self.learning_rate, "must lie in (0, 1)")
         require(0 <= self.min_learning_rate_ratio <= 1, "train.min_learning_rate_ratio", self.min_learning_rate_ratio, "must lie in [0, 1]")
         require(self.warmup_steps >= 0, "train.warmup_steps", self.warmup_steps, "must not be negative")
-        require(self.weight_decay >= 0, "train.weight_decay", self.weight_decay, "must not be negative")
+        for key in ("weight_decay", "initial_weight_decay"):
+            require(getattr(self, key) >= 0, f"train.{key}", getattr(self, key), "must not be negative")
         for key in ("adam_beta1", "adam_beta2"):
             require(0 <= getattr(self, key) < 1, f"train.{key}", getattr(self, key), "must lie in [0, 1)")
         require(self.max_grad_norm > 0, "train.max_grad_norm", self.max_grad_norm, "must be positive")

@@ -23,7 +23,7 @@ from draftyard.training import resume
 from draftyard.training.batches import Row, load_batch, plan_steps, split_micro, step_weights, usable_rows, without_loss
 from draftyard.training.forward import TttForward
 from draftyard.training.loss import ttt_loss
-from draftyard.training.optimizers import build_optimizers, learning_rate
+from draftyard.training.optimizers import build_optimizers, decay_towards, learning_rate
 from draftyard.verification.simulation import Simulation, simulate
 
 CURVES_SECONDS = 10.0
@@ -69,6 +69,8 @@ class Trainer:
         self.forward = TttForward(self.model)
         self.parameters = trainable_parameters(self.model)
         self.optimizers = build_optimizers(self.parameters, params)
+        # Taken before a resume point is restored: a model starts as the same weights each time.
+        self.initial = {name: q.detach().clone() for name, q in self.parameters.items()} if params.initial_weight_decay > 0 else {}
         self._curves_written = time.monotonic()
 
     def run(self) -> Trained:
@@ -173,6 +175,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
+        decay_towards(self.parameters, self.initial, lr * p.initial_weight_decay)
         losses = [float(sums[0, k]) / max(denominators[k], 1e-5) for k in range(p.ttt_steps)]
         loss = sum(p.ttt_decay**k * value for k, value in enumerate(losses))
         row = {"step": step + 1, "epoch": epoch + 1, "loss": loss, "learning_rate": lr, "grad_norm": float(norm)}

@@ -28,6 +28,13 @@ def build_optimizers(parameters: dict[str, Tensor], params: TrainParams) -> list
     return optimizers
 
 
+def decay_towards(parameters: dict[str, Tensor], initial: dict[str, Tensor], rate: float) -> None:
+    """Move each parameter by the fraction `rate` (at most 1) of its way back to `initial`, after an optimizer step: decoupled, as AdamW's decay to 0 is."""
+    with torch.no_grad():
+        for name, start in initial.items():
+            parameters[name].lerp_(start, min(rate, 1.0))
+
+
 def learning_rate(step: int, total_steps: int, params: TrainParams) -> float:
     """Linear warm-up to the peak, then a cosine down to min_learning_rate_ratio of it. `step` counts from 0."""
     warmup = min(params.warmup_steps, total_steps)
