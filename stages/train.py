@@ -85,9 +85,11 @@ def main(context: StageContext) -> None:
         trainer = Trainer(
             model, data, params, micro_batch_tokens=context.runtime.train.micro_batch_tokens, accelerator=compute.accelerator, autocast=compute.autocast,
             work=Path(resume_dir), csv_path=root / CURVES, checkpoint_every_steps=context.runtime.train.checkpoint_every_steps,
+            sharding=context.runtime.train.sharding,
         )  # fmt: skip
         with tracked(compute.accelerator, area.key, described):
             trained = trainer.run()
+        state = trainer.state()
         if trained.resumed_from:
             log.info("resumed after step %d", trained.resumed_from)
         tokenizer = load_tokenizer(model_dir, card.trust_remote_code)
@@ -109,7 +111,7 @@ def main(context: StageContext) -> None:
 
         def publish() -> None:
             built = area.new_out(OUT)
-            save_checkpoint(model, built, hidden_states_format.DTYPES[draft.dtype])
+            save_checkpoint(model, built, hidden_states_format.DTYPES[draft.dtype], state)
             write_model_card(built / "README.md", card, geometry, params, metrics)
             write_lineage(built, "draft", inputs=inputs, params=described, packages=packages, facts=facts)
             write_json(area.new_out(METRICS), metrics)

@@ -146,6 +146,8 @@ class TrainRuntime:
     """Optimizer steps between two resume points."""
     num_processes: int
     """Processes that share the micro-batches of every step: torchrun's on this machine; with executor ray, workers of Ray Train."""
+    sharding: Literal["none", "fsdp"]
+    """none: every process holds the whole draft, its gradients and its optimizer state. fsdp: a share of them each, for a draft that one device cannot hold."""
     logger: Literal["tensorboard", "wandb", "mlflow"] | None
     """Where the curves are also shown while training runs; null: only in reports/training.csv."""
 

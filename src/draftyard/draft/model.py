@@ -93,11 +93,14 @@ def trainable_parameters(model: Any) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def save_checkpoint(model: Any, directory: Path, dtype: torch.dtype) -> None:
-    """Write config.json and model.safetensors as vLLM loads them: no machine path, no remote code, fixed key order."""
+def save_checkpoint(model: Any, directory: Path, dtype: torch.dtype, whole: dict[str, Tensor] | None = None) -> None:
+    """Write config.json and model.safetensors as vLLM loads them: no machine path, no remote code, fixed key order.
+
+    whole: the model's state where the model itself holds a share of it; None: that of the model.
+    """
     from safetensors.torch import save_file
 
-    state = {name: tensor for name, tensor in model.state_dict().items() if name not in ("verifier_lm_head.weight", "verifier_norm.weight")}
+    state = {name: tensor for name, tensor in (whole or model.state_dict()).items() if name not in ("verifier_lm_head.weight", "verifier_norm.weight")}
     tensors = {name: (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous().cpu() for name, tensor in state.items()}
     with tensor_file(directory / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})

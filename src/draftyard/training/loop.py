@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,8 +22,9 @@ from draftyard.progress import Progress
 from draftyard.training import resume
 from draftyard.training.batches import Row, load_batch, plan_steps, split_micro, step_weights, usable_rows, without_loss
 from draftyard.training.forward import TttForward
-from draftyard.training.loss import ttt_loss
+from draftyard.training.loss import TttBatch, TttResult, ttt_loss
 from draftyard.training.optimizers import build_optimizers, decay_towards, learning_rate
+from draftyard.training.sharding import Sharding, own, whole
 from draftyard.verification.simulation import Simulation, simulate
 
 CURVES_SECONDS = 10.0
@@ -45,7 +46,8 @@ class Trained:
 class Trainer:
     """Trains `model` on `data`; the device, the process group and the reduction over processes are accelerate's.
 
-    work: directory for resume points; None disables them. csv_path: the curves, rewritten as they grow.
+    work: directory for resume points; None disables them. csv_path: the curves, rewritten as they grow. sharding: fsdp leaves each
+    process its share of the weights, gradients and optimizer states; on one process it changes nothing.
     """
 
     def __init__(
@@ -60,17 +62,20 @@ class Trainer:
         work: Path | None = None,
         csv_path: Path | None = None,
         checkpoint_every_steps: int = 1 << 30,
+        sharding: Literal["none", "fsdp"] = "none",
     ) -> None:
         self.accelerator = accelerator
         self.device = accelerator.device
-        self.model = model.to(self.device)
+        shared_out = sharding == "fsdp" and accelerator.num_processes > 1
+        self.sharding = Sharding(model, self.device) if shared_out else None  # first: the whole draft need not fit the device
+        self.model = model if shared_out else model.to(self.device)
         self.data, self.params, self.micro = data, params, micro_batch_tokens
         self.autocast, self.work, self.csv_path, self.every = autocast, work, csv_path, checkpoint_every_steps
         self.forward = TttForward(self.model)
         self.parameters = trainable_parameters(self.model)
         self.optimizers = build_optimizers(self.parameters, params)
         # Taken before a resume point is restored: a model starts as the same weights each time.
-        self.initial = {name: q.detach().clone() for name, q in self.parameters.items()} if params.initial_weight_decay > 0 else {}
+        self.initial = {name: own(q.detach()).clone() for name, q in self.parameters.items()} if params.initial_weight_decay > 0 else {}
         self._curves_written = time.monotonic()
 
     def run(self) -> Trained:
@@ -115,20 +120,36 @@ class Trainer:
             position.epochs.append(entry)
             if acceptance > position.best_acceptance:
                 position.best_acceptance, position.best_epoch = acceptance, epoch + 1
-                best = {name: q.detach().cpu().clone() for name, q in self.parameters.items()}
+                best = {name: own(q.detach()).cpu().clone() for name, q in self.parameters.items()}
             self._checkpoint(position, best)
             self.accelerator.log({"holdout_acceptance_length": acceptance}, step=position.step)
             progress.update(position.step, f"epoch {epoch + 1}/{p.epochs} holdout acceptance length {acceptance:.3f}")
         progress.close(f"best holdout acceptance length {position.best_acceptance:.3f} (epoch {position.best_epoch})")
         with torch.no_grad():
             for name, q in self.parameters.items():
-                q.copy_(best[name])
+                own(q).copy_(best[name])
         return Trained(position, len(rows), sum(r.length for r in rows), cut, skipped, resumed_from)
 
     def evaluate(self, holdout: list[Row]) -> Simulation:
         """Simulated acceptance on the holdout with train.ttt_steps draft tokens."""
         k = self.params.ttt_steps
-        return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device)
+
+        def simulation() -> Simulation:
+            return simulate(self.model, self.data, holdout, k=k, max_k=k, micro_tokens=self.micro, device=self.device)
+
+        return simulation() if self.sharding is None else self.sharding.compute_gathered(simulation)
+
+    def state(self) -> dict[str, Tensor]:
+        """The model's whole tensors. Of a sharded model every process must ask, and the first one gets them."""
+        tensors = self.model.state_dict()
+        if self.sharding is None:
+            return dict(tensors)
+        gathered = {}
+        for name, tensor in tensors.items():
+            full = whole(tensor)
+            if self.accelerator.is_main_process:
+                gathered[name] = full
+        return gathered
 
     def _require_usable(self, rows: list[Row], skipped: list[str], holdout: list[Row]) -> None:
         if not rows:
@@ -149,26 +170,12 @@ class Trainer:
         """One optimizer step over `rows`, shared out over the processes. Returns the curve's row."""
         p = self.params
         lr = learning_rate(step, total, p)
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
         # A step's loss is a mean over all of its rows, however they are split into micro-batches and processes.
         denominators = step_weights(self.data, rows, p.prompt_loss_weight, p.ttt_steps).tolist()
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        sums = torch.zeros(2, p.ttt_steps, device=self.device)
-        for micro in split_micro(rows, self.micro)[rank::world]:
-            batch = load_batch(self.data, micro, p.prompt_loss_weight, self.device, torch.float32)
-            with self._precision():
-                result = ttt_loss(
-                    self.forward, batch, num_steps=p.ttt_steps, decay=p.ttt_decay, denominator=denominators, accepted_only=p.ttt_rows == "accepted"
-                )
-            result.loss.backward()
-            sums += torch.tensor([result.loss_sums, result.correct_sums], device=self.device)
-        sums = self._reduce(sums)
-        if world > 1:
-            for parameter in self.parameters.values():
-                gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-                parameter.grad = self._reduce(gradient)
-        norm = torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), p.max_grad_norm)
+        sums = self._reduce(self._gradients(rows, denominators))
+        norm = whole(torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), p.max_grad_norm))
         if not bool(torch.isfinite(norm)):
             raise DraftyardError(f"optimizer step {step + 1}: the gradient is not finite; lower train.learning_rate or train.max_grad_norm")
         for optimizer in self.optimizers:
@@ -183,6 +190,40 @@ class Trainer:
             row[f"loss_{k}"] = value
             row[f"accuracy_{k}"] = float(sums[1, k]) / max(denominators[k], 1e-5)
         return row
+
+    def _gradients(self, rows: list[Row], denominators: list[float]) -> Tensor:
+        """Give each parameter the gradient of the step. Returns the loss sums and correct rows of this process's micro-batches, [2, ttt_steps]."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        sums = torch.zeros(2, self.params.ttt_steps, device=self.device)
+        micros = split_micro(rows, self.micro)
+        mine = micros[rank::world]
+        for micro in mine:
+            result = self._backward(self._load(micro), denominators)
+            sums += torch.tensor([result.loss_sums, result.correct_sums], device=self.device)
+        if self.sharding is not None:
+            if len(mine) < len(micros[::world]):  # the others gather and sum once more, which takes all processes
+                self._backward(self._load(micros[-1]).without_loss(), denominators)
+        elif world > 1:
+            for parameter in self.parameters.values():
+                gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+                parameter.grad = self._reduce(gradient)
+        return sums
+
+    def _load(self, micro: list[Row]) -> TttBatch:
+        return load_batch(self.data, micro, self.params.prompt_loss_weight, self.device, torch.float32)
+
+    def _backward(self, batch: TttBatch, denominators: list[float]) -> TttResult:
+        """Add a batch's gradient to the parameters'."""
+        p = self.params
+
+        def forward() -> tuple[Tensor, TttResult]:
+            found = ttt_loss(self.forward, batch, num_steps=p.ttt_steps, decay=p.ttt_decay, denominator=denominators, accepted_only=p.ttt_rows == "accepted")
+            return found.loss, found
+
+        with self._precision():
+            loss, result = forward() if self.sharding is None else self.sharding.compute(forward)
+        loss.backward()
+        return result
 
     def _reduce(self, tensor: Tensor) -> Tensor:
         return self.accelerator.reduce(tensor, reduction="sum") if self.accelerator.num_processes > 1 else tensor
@@ -200,12 +241,11 @@ class Trainer:
             self._curves_written = time.monotonic()
 
     def _checkpoint(self, position: resume.Position, best: dict[str, Tensor]) -> None:
-        if not self.accelerator.is_main_process:
-            return
-        if self.csv_path is not None:
+        first = self.accelerator.is_main_process
+        if self.csv_path is not None and first:
             write_curves(self.csv_path, position.rows)
-        if self.work is not None:
-            resume.save(self.work, position, self.parameters, best, self.optimizers)
+        if self.work is not None and (first or self.sharding is not None):
+            resume.save(self.work, position, self.parameters, best, self.optimizers, write=first)
 
 
 def write_curves(path: Path, rows: list[dict[str, float]]) -> None:

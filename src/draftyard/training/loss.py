@@ -5,7 +5,7 @@ Shapes as in forward.py: B samples padded to S rows, H hidden size, V' draft voc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,10 @@ class TttBatch:
     tokens: Tensor
     weights: Tensor
     later_weights: Tensor | None = None
+
+    def without_loss(self) -> TttBatch:
+        """The same rows, none of which teaches anything."""
+        return replace(self, weights=torch.zeros_like(self.weights), later_weights=None)
 
     def target_weights(self, step: int) -> Tensor:
         """Loss weights [B, S] of step `step`, by target row."""

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from draftyard.artifacts.files import digest_file, read_json, write_json
 from draftyard.artifacts.tensor_file import tensor_file
 from draftyard.errors import ArtifactError
+from draftyard.training.sharding import cut, joined, own, whole
 
 log = logging.getLogger(__name__)
 KEPT = 2
@@ -36,15 +38,22 @@ class Position:
     best_epoch: int = 0
 
 
-def save(directory: Path, position: Position, parameters: dict[str, Tensor], best: dict[str, Tensor], optimizers: list[torch.optim.Optimizer]) -> None:
-    """Write a resume point, and remove those before the last KEPT."""
-    tensors = {f"model/{name}": p.detach().cpu().contiguous() for name, p in parameters.items()}
-    tensors.update({f"best/{name}": p.cpu().contiguous() for name, p in best.items()})
-    names = {id(p): name for name, p in parameters.items()}
-    for number, optimizer in enumerate(optimizers):
-        for parameter, state in optimizer.state.items():
-            for key, value in state.items():
-                tensors[f"optimizer{number}/{names[id(parameter)]}/{key}"] = torch.as_tensor(value).detach().cpu().clone()
+def save(
+    directory: Path,
+    position: Position,
+    parameters: dict[str, Tensor],
+    best: dict[str, Tensor],
+    optimizers: list[torch.optim.Optimizer],
+    *,
+    write: bool = True,
+) -> None:
+    """Write a resume point, and remove those before the last KEPT.
+
+    best: this process's part of each. write: False on the processes that only take part in gathering sharded tensors.
+    """
+    tensors = _gather(parameters, best, optimizers, keep=write)
+    if not write:
+        return
     path = directory / f"step-{position.step:08d}-{position.epoch:04d}.safetensors"  # the end of an epoch is a point of its own
     with tensor_file(path) as temporary:
         save_file(tensors, temporary)
@@ -53,6 +62,27 @@ def save(directory: Path, position: Position, parameters: dict[str, Tensor], bes
     for other in directory.glob("step-*"):
         if other.stem not in kept:
             other.unlink()
+
+
+def _gather(parameters: dict[str, Tensor], best: dict[str, Tensor], optimizers: list[torch.optim.Optimizer], *, keep: bool) -> dict[str, Tensor]:
+    """The whole tensors of a resume point by name, one after the other; empty without `keep`."""
+    tensors: dict[str, Tensor] = {}
+
+    def add(key: str, tensor: Tensor) -> None:
+        full = whole(tensor)
+        if keep:
+            tensors[key] = full
+
+    for name, p in parameters.items():
+        add(f"model/{name}", p)
+    for name, p in best.items():
+        add(f"best/{name}", joined(p, parameters[name]))
+    names = {id(p): name for name, p in parameters.items()}
+    for number, optimizer in enumerate(optimizers):
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                add(f"optimizer{number}/{names[id(parameter)]}/{key}", torch.as_tensor(value))
+    return tensors
 
 
 def load(directory: Path, parameters: dict[str, Tensor], optimizers: list[torch.optim.Optimizer]) -> tuple[Position, dict[str, Tensor]] | None:
@@ -73,17 +103,20 @@ def load(directory: Path, parameters: dict[str, Tensor], optimizers: list[torch.
 
 
 def _restore(path: Path, parameters: dict[str, Tensor], optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Put the tensors of a resume point where they belong. Returns the best weights."""
-    tensors = load_file(path)
-    with torch.no_grad():
+    """Put the tensors of a resume point where they belong. Returns this process's part of the best weights."""
+    names = {id(p): name for name, p in parameters.items()}
+    with safe_open(path, "pt") as file, torch.no_grad():
+        keys = file.keys()
+
+        def part(key: str, parameter: Tensor) -> Tensor:
+            return cut(file.get_tensor(key), parameter)
+
         for name, parameter in parameters.items():
-            parameter.copy_(tensors[f"model/{name}"])
-    for number, optimizer in enumerate(optimizers):
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                name = next(n for n, p in parameters.items() if p is parameter)
-                prefix = f"optimizer{number}/{name}/"
-                stored = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            own(parameter).copy_(part(f"model/{name}", parameter))
+        for number, optimizer in enumerate(optimizers):
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                prefix = f"optimizer{number}/{names[id(parameter)]}/"
+                stored = {key.removeprefix(prefix): part(key, parameter) for key in keys if key.startswith(prefix)}
                 # "step" as well: the fused AdamW keeps it on the parameter's device.
-                optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in stored.items()}
-    return {name.removeprefix("best/"): tensor for name, tensor in tensors.items() if name.startswith("best/")}
+                optimizer.state[parameter] = {key: joined(tensor, parameter).to(parameter.device) for key, tensor in stored.items()}
+        return {name: part(f"best/{name}", parameter) for name, parameter in parameters.items() if f"best/{name}" in keys}
