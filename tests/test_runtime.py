@@ -70,6 +70,7 @@ def test_threads_are_taken_as_written(tmp_path: Path) -> None:
         ("train", "micro_batch_tokens", 7, "must be at least 8"),
         ("train", "checkpoint_every_steps", 0, "must be at least 1"),
         ("train", "num_processes", 0, "train.num_processes=0: must be at least 1"),
+        ("train", "sharding", "ddp", "train.sharding='ddp': must be one of none, fsdp"),
         (None, "executor", "slurm", "executor='slurm': must be one of local, ray"),
         ("ray", "num_engines", 0, "ray.num_engines=0: must be at least 1"),
         ("ray", "cpus_per_engine", 0, "ray.cpus_per_engine=0: must be positive where gpus_per_engine is 0"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 
 from tests.pipeline.made_up import make_training_repository
 from tests.pipeline.tiny_repo import ROOT, environment, write_params
@@ -29,9 +30,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+def trained_alone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository after one process has trained."""
+    return train(copy(repository, tmp_path_factory.mktemp("alone")), 1)[0]
+
+
+@pytest.fixture(scope="module")
+def alone(trained_alone: Path) -> list[dict[str, float]]:
     """The curves of one process."""
-    return curves(train(copy(repository, tmp_path_factory.mktemp("alone")), 1)[0])
+    return curves(trained_alone)
 
 
 def set_runtime(root: Path, **changes: Any) -> None:
@@ -85,6 +92,20 @@ def test_another_number_of_processes_goes_on(before: int, after: int, repository
     _, said = train(root, after)
     assert "resumed after step 6" in said
     assert_alike(curves(root), alone)
+
+
+def test_sharded_processes_go_on_from_a_point_of_one_and_save_the_whole_draft(repository: Path, trained_alone: Path, tmp_path: Path) -> None:
+    """The other way round, and without a kill: test_sharding.py."""
+    root = copy(repository, tmp_path)
+    set_runtime(root, sharding="fsdp")  # which changes nothing for one process
+    train(root, 1, code=-9, KILL_AT_NAME="step-00000004-0000.json", KILL_AT_COUNT="1")
+    _, said = train(root, 2)
+    assert "resumed after step 2" in said
+    assert_alike(curves(root), curves(trained_alone))
+    found, expected = (load_file(place / "models/draft/model.safetensors") for place in (root, trained_alone))
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} == {name: (t.shape, t.dtype) for name, t in expected.items()}
+    for name, tensor in expected.items():
+        assert float((found[name].double() - tensor.double()).norm()) <= 1e-3 * float(tensor.double().norm()), name
 
 
 def test_processes_that_fail_are_told_of(repository: Path, tmp_path: Path) -> None:
