@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 def trainer(directory: Path, accelerator: FakeAccelerator, *, work: Path | None = None, layers: int = 1, autocast: Any = None, **params: Any) -> Trainer:
-    values = train_params(epochs=3, **{"learning_rate": 0.01, **params})
+    values = train_params(epochs=3, **params)
     model = small_model(large=False, layers=layers, trainable_lm_head=values.trainable_lm_head)
     return Trainer(
         model, HiddenStates(directory / "data"), values, micro_batch_tokens=MICRO, accelerator=accelerator, autocast=autocast, work=work,
@@ -139,13 +139,12 @@ def found(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def assert_alike(result: dict[str, Any], weights: dict[str, Tensor], trained: Trained, expected: dict[str, Tensor], rel: float = 1e-4) -> None:
-    """rel: of the weights, and of the losses after the first steps."""
+    """rel: of the weights, and of the losses after the first three steps."""
     assert len(result["rows"]) == len(trained.position.rows)
     for number, (row, other) in enumerate(zip(result["rows"], trained.position.rows, strict=True)):
-        assert row == pytest.approx(other, rel=1e-4 if number < 5 else rel)
+        assert row == pytest.approx(other, rel=1e-5 if number < 3 else rel)
     lengths = [epoch["holdout_acceptance_length"] for epoch in trained.position.epochs]
     assert [epoch["holdout_acceptance_length"] for epoch in result["epochs"]] == lengths
-    assert lengths[-1] > 1
     assert set(weights) == set(expected)
     for name, tensor in expected.items():
         assert float((weights[name].double() - tensor.double()).norm()) <= rel * float(tensor.double().norm()), name
@@ -163,8 +162,9 @@ def test_two_sharded_processes_train_as_one(case: str, directory: Path) -> None:
     made = trainer(directory, FakeAccelerator(), **CASES[case])
     trained = made.run()
     assert made.sharding is None
-    # Sums in another order differ in a last bit; where weights (autocast) or updates (Muon) are rounded to bfloat16, in one of those.
-    assert_alike(*found(directory / f"{case}-0"), trained, made.state(), rel=1e-4 if case == "adamw" else 5e-3)
+    # The norm of shards' norms differs in a last bit from that of the whole. Muon rounds to bfloat16, where a last bit soon is 1e-3.
+    assert_alike(*found(directory / f"{case}-0"), trained, made.state(), rel=5e-3 if case == "muon" else 1e-4)
+    assert case == "muon" or trained.position.best_acceptance > 1  # so that the evaluation had something to find
 
 
 @pytest.mark.parametrize("case", CASES)
