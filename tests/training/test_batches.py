@@ -115,3 +115,13 @@ def test_rows_without_a_loss_are_taken_out_and_named(tmp_path: Path) -> None:
     assert without_loss(data, rows, 0.1) == (rows, [])
     rows, _, _ = usable_rows(data.refs("train"), 11)
     assert without_loss(data, rows, 0.0) == (rows, [])
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_batch_shorter_than_the_steps_keeps_its_shape(step: int) -> None:
+    batch = make_batch(named_samples("s", [3, 3]), [3, 3], 1.0, torch.device("cpu"), torch.float32)  # two rows each
+    tokens, weights = batch.shifted_tokens(step), batch.row_weights(step)
+    assert tokens.shape == batch.tokens.shape
+    assert weights.shape == batch.weights.shape
+    assert torch.equal(tokens[:, : 2 - min(step, 2)], batch.tokens[:, step:])
+    assert not tokens[:, 2 - min(step, 2) :].any()

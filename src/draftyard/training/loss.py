@@ -87,11 +87,16 @@ class TttBatch:
 
     def row_weights(self, step: int) -> Tensor:
         """Loss weights [B, S] of step `step`, by drafting row: row j's target is row j + step; 0 past the end."""
-        return F.pad(self.target_weights(step)[:, step:], (0, step))
+        return _shifted(self.target_weights(step), step)
 
     def shifted_tokens(self, step: int) -> Tensor:
         """Teacher tokens [B, S] of a step: row j gets the token of row j + step, 0 past the end."""
-        return F.pad(self.tokens[:, step:], (0, step))
+        return _shifted(self.tokens, step)
+
+
+def _shifted(rows: Tensor, step: int) -> Tensor:
+    """[B, S] -> [B, S], moved `step` places to the front, 0 behind; all 0 where a batch is shorter than that."""
+    return F.pad(rows[:, step:], (0, min(step, rows.shape[1])))
 
 
 @dataclass(frozen=True)
