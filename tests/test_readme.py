@@ -74,6 +74,8 @@ def test_dvc_command_has_these_options(command: str) -> None:
 @pytest.mark.parametrize("command", of("python"))
 def test_script_has_these_options(command: str) -> None:
     _, script, *arguments = shlex.split(command)
+    if script == "-m":
+        script, *arguments = arguments[0].replace(".", "/") + ".py", *arguments[1:]
     text = (ROOT / script).read_text(encoding="utf-8")
     assert [word for word in arguments if word.startswith("--") and f'"{word}"' not in text] == []
 
