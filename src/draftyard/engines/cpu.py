@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,9 @@ def hide_llvmlite() -> None:
     vLLM 0.32 (triton_utils/dispatcher.py) stops on it once numba is loaded, as Kimi-K2.5's image processor loads it.
     """
     try:
-        from llvmlite.binding import ffi
+        library = importlib.import_module("llvmlite.binding.ffi")._lib_wrapper  # by name: it is vLLM's dependency, not ours
     except ImportError:
         return
-    library = ffi._lib_wrapper
     find = library.__getattr__
 
     def find_function(self: Any, name: str) -> Any:
