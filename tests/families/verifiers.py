@@ -142,7 +142,7 @@ def as_published(directory: Path) -> None:
 
     config, weights = directory / "config.json", directory / "model.safetensors"
     values = json.loads(config.read_text(encoding="utf-8"))
-    config.write_text(json.dumps({**values, "architectures": ["KimiK25ForConditionalGeneration"]}), encoding="utf-8")
+    config.write_text(json.dumps({**values, "architectures": ["KimiK25ForConditionalGeneration"], "media_placeholder_token_id": 508}), encoding="utf-8")
     published = {"language_model.model.blocks.": "language_model.model.layers.", "model.mm_projector.": "mm_projector."}
     renamed = {}
     for name, tensor in load_file(weights).items():
