@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from draftyard.engines.answering import AnsweringEngine
 from draftyard.engines.generate import Answerer, GenerateReport, SplitPlan, generate_split
 from draftyard.engines.recovery import Recovery
 from draftyard.engines.tokenizer import load_tokenizer
+from draftyard.errors import DraftyardError
 from draftyard.runtime import load_runtime
 from tests.engines.test_generate import params
 from tests.pipeline.tiny_repo import save_verifier, write_runtime
@@ -43,6 +45,10 @@ class Killer(AnsweringEngine):
         yield from super().finished(count)
 
 
+def settings(model: Path) -> dict[str, Any]:
+    return {"model": str(model), "max_model_len": 256, "engine_args": {"dtype": "float32"}, "trust_remote_code": False}
+
+
 def answer(engine: AnsweringEngine, model: Path, out: Path) -> list[bytes]:
     plan = SplitPlan(split="train", num_prompts=len(PROMPTS), samples_per_shard=6, params=PARAMS)
     report = GenerateReport()
@@ -58,7 +64,7 @@ def test_a_child_killed_in_the_middle_of_a_shard_costs_that_shard_and_changes_no
     save_verifier(tmp_path / "model")
     write_runtime(tmp_path)
     runtime = load_runtime(tmp_path)
-    config = {"model": str(tmp_path / "model"), "max_model_len": 256, "engine_args": {"dtype": "float32"}, "trust_remote_code": False}
+    config = settings(tmp_path / "model")
     with Killer(config, runtime, tmp_path / "engine.log", steps=0) as engine:
         plain = answer(engine, tmp_path / "model", tmp_path / "plain")
         steps = -engine.left
@@ -66,3 +72,18 @@ def test_a_child_killed_in_the_middle_of_a_shard_costs_that_shard_and_changes_no
     with Killer(config, runtime, tmp_path / "engine.log", steps=3 * steps // 4) as engine:
         assert answer(engine, tmp_path / "model", tmp_path / "killed") == plain
         assert engine.starts == 2
+
+
+def test_an_engine_that_cannot_start_says_why_and_its_log_says_where(tmp_path: Path) -> None:
+    save_verifier(tmp_path / "verifier")
+    path = tmp_path / "verifier/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "architectures": ["NoSuchModel"]}))
+    write_runtime(tmp_path)
+    log = tmp_path / "engine.log"
+    with (
+        pytest.raises(DraftyardError, match=r"vLLM could not start on verifier: .+ logs/") as caught,
+        AnsweringEngine(settings(tmp_path / "verifier"), load_runtime(tmp_path), log) as engine,
+    ):
+        answer(engine, tmp_path / "verifier", tmp_path / "out")
+    assert len(str(caught.value)) < 1000
+    assert "Traceback" in log.read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from draftyard.artifacts.hidden_states import HiddenStates, Sample, write_index,
 from draftyard.draft.geometry import DraftGeometry
 from draftyard.draft.model import build_config, build_model
 from draftyard.params.train import TrainParams
+from draftyard.training.loop import Trainer
 from draftyard.training.loss import TttBatch
 
 VOCAB, HIDDEN, DRAFT_VOCAB = 96, 32, 40
@@ -149,6 +151,25 @@ def train_params(**changes: Any) -> TrainParams:
         "max_skipped_fraction": 0.0,
     }
     return TrainParams(**{**values, **changes})
+
+
+class Killed(BaseException):
+    """What ends a training that is killed: nothing catches it on the way."""
+
+
+def run_killed(made: Trainer, kill_in_step: int) -> None:
+    """Train until optimizer step number `kill_in_step` (from 1) has moved the weights, then die without a word."""
+    inner = made._step
+
+    def step(rows: Any, number: int, total: int, epoch: int) -> dict[str, float]:
+        row = inner(rows, number, total, epoch)
+        if number + 1 == kill_in_step:
+            raise Killed
+        return row
+
+    made._step = step  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        made.run()
 
 
 class FakeAccelerator:

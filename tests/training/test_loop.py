@@ -17,7 +17,7 @@ from draftyard.training import loop
 from draftyard.training.batches import plan_steps, usable_rows
 from draftyard.training.loop import Trained, Trainer, write_curves
 from draftyard.verification.simulation import Simulation, Tally
-from tests.training.small import FakeAccelerator, named_samples, small_model, train_params, write_data
+from tests.training.small import FakeAccelerator, named_samples, run_killed, small_model, train_params, write_data
 
 TRAIN, HOLDOUT = [12, 20, 7, 16, 9, 25, 3, 14], [10, 15]
 
@@ -113,7 +113,7 @@ def test_frozen_tensors_stay(data: HiddenStates) -> None:
 
 
 def test_the_decay_pulls_towards_the_weights_that_training_began_with(data: HiddenStates) -> None:
-    """So strong that each step's update is undone (rate 1 by the peak): what the last step of a warm-up leaves is what there was."""
+    """So strong (learning rate 0.01 x 100: all of the way back) that the step leaves what there was before it."""
     rows, _, _ = usable_rows(data.refs("train"), 64)
     free, held = (trainer(data, params={"learning_rate": 0.01, "warmup_steps": 1, "initial_weight_decay": decay}) for decay in (0.0, 100.0))
     before = weights(held)
@@ -196,42 +196,15 @@ def total_steps(data: HiddenStates, epochs: int) -> int:
     return sum(len(plan_steps(rows, 30, 0, epoch)) for epoch in range(epochs))
 
 
-class Killed(BaseException):
-    pass
-
-
-def run_killed(data: HiddenStates, work: Path, kill_in_step: int, every: int, optimizer: str) -> None:
-    """Train until optimizer step number `kill_in_step` (from 1) has moved the weights, then die without a word."""
-    made = trainer(
-        data,
-        params={"epochs": 3, "optimizer": optimizer, "initial_weight_decay": 0.5},
-        work=work / "resume",
-        csv_path=work / "curves.csv",
-        checkpoint_every_steps=every,
-    )
-    inner = made._step
-
-    def step(rows: Any, number: int, total: int, epoch: int) -> dict[str, float]:
-        row = inner(rows, number, total, epoch)
-        if number + 1 == kill_in_step:
-            raise Killed
-        return row
-
-    made._step = step  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        made.run()
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_killed_training_ends_with_the_same_bits(optimizer: str, data: HiddenStates, tmp_path: Path) -> None:
+    params = {"epochs": 3, "optimizer": optimizer, "initial_weight_decay": 0.5}
+
+    def begun(work: Path) -> Trainer:
+        return trainer(data, params=params, work=work / "resume", csv_path=work / "curves.csv", checkpoint_every_steps=2)
+
     def finish(work: Path) -> tuple[Trained, dict[str, Tensor], bytes]:
-        made = trainer(
-            data,
-            params={"epochs": 3, "optimizer": optimizer, "initial_weight_decay": 0.5},
-            work=work / "resume",
-            csv_path=work / "curves.csv",
-            checkpoint_every_steps=2,
-        )
+        made = begun(work)
         trained = made.run()
         write_curves(work / "final.csv", trained.position.rows)
         return trained, weights(made), (work / "final.csv").read_bytes()
@@ -243,9 +216,9 @@ def test_a_killed_training_ends_with_the_same_bits(optimizer: str, data: HiddenS
     assert plain.resumed_from == 0
     for number, kill in enumerate([3, per_epoch + 1, per_epoch + 2, total]):
         work = tmp_path / f"killed{number}"
-        run_killed(data, work, kill, every=2, optimizer=optimizer)
+        run_killed(begun(work), kill)
         if number == 0:
-            run_killed(data, work, per_epoch + 2, every=2, optimizer=optimizer)  # and once more, later
+            run_killed(begun(work), per_epoch + 2)  # and once more, later
         trained, found, found_curves = finish(work)
         assert trained.resumed_from > 0
         assert found_curves == curves == (work / "curves.csv").read_bytes()

@@ -18,17 +18,18 @@ from draftyard.artifacts.hidden_states import HiddenStates
 from draftyard.training.batches import plan_steps, split_micro, usable_rows
 from draftyard.training.loop import Trained, Trainer
 from draftyard.training.sharding import cut, joined, own, whole
-from tests.training.small import FakeAccelerator, named_samples, small_maps, small_model, train_params, verifier_parts, write_data
+from tests.training.small import FakeAccelerator, named_samples, run_killed, small_maps, small_model, train_params, verifier_parts, write_data
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROCESS = "import sys; from tests.training.test_sharding import as_process; as_process(int(sys.argv[1]), sys.argv[2])"
 TRAIN, HOLDOUT = [12, 20, 7, 16, 9, 25, 3, 14], [10, 15]
-STOP, MICRO = 7, 16
+STOP, MICRO = 7, 16  # the step of the kill, after the resume point of the step before it; tokens of a micro-batch
 CASES: dict[str, dict[str, Any]] = {
     "adamw": {},
     "muon": {"layers": 2, "optimizer": "muon", "trainable_lm_head": False, "ttt_rows": "accepted"},
-    "bfloat16": {"autocast": torch.bfloat16},
+    # Pulled weights lie where a last bit flips their rounding: single steps then differ by 1e-3 and the next agree again.
+    "bfloat16": {"autocast": torch.bfloat16, "initial_weight_decay": 0.0},
 }
 
 
@@ -45,32 +46,13 @@ class Rank(FakeAccelerator):
         return tensor
 
 
-class Killed(BaseException):
-    pass
-
-
 def trainer(directory: Path, accelerator: FakeAccelerator, *, work: Path | None = None, layers: int = 1, autocast: Any = None, **params: Any) -> Trainer:
-    values = train_params(epochs=3, **params)
+    values = train_params(**{"epochs": 3, "initial_weight_decay": 2.0, **params})  # pulls each process's share towards its share of the first weights
     model = small_model(large=False, layers=layers, trainable_lm_head=values.trainable_lm_head)
     return Trainer(
         model, HiddenStates(directory / "data"), values, micro_batch_tokens=MICRO, accelerator=accelerator, autocast=autocast, work=work,
         checkpoint_every_steps=2, sharding="fsdp",
     )  # fmt: skip
-
-
-def run_killed(made: Trainer) -> None:
-    """Train until step STOP has moved the weights, then die; the last resume point is that of step STOP - 1."""
-    inner = made._step
-
-    def step(rows: Any, number: int, total: int, epoch: int) -> dict[str, float]:
-        row = inner(rows, number, total, epoch)
-        if number + 1 == STOP:
-            raise Killed
-        return row
-
-    made._step = step  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        made.run()
 
 
 def held(made: Trainer) -> dict[str, list[int]]:
@@ -92,7 +74,7 @@ def as_process(rank: int, place: str) -> None:
     for name, case in CASES.items():
         made = trainer(directory, Rank(rank), **case)
         write(directory / f"{name}-{rank}", made, made.run())
-    run_killed(trainer(directory, Rank(rank), work=directory / "killed-sharded"))
+    run_killed(trainer(directory, Rank(rank), work=directory / "killed-sharded"), STOP)
     made = trainer(directory, Rank(rank), work=directory / "killed-alone")
     write(directory / f"resumed-{rank}", made, made.run())
     torch.distributed.destroy_process_group()
@@ -119,7 +101,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the two processes left behind."""
     place = tmp_path_factory.mktemp("sharding")
     write_samples(place / "data")
-    run_killed(trainer(place, FakeAccelerator(), work=place / "killed-alone"))
+    run_killed(trainer(place, FakeAccelerator(), work=place / "killed-alone"), STOP)
     command = [sys.executable, "-c", PROCESS]
     children = [subprocess.Popen([*command, str(rank), str(place)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
     outputs = [child.communicate(timeout=300)[1] for child in children]

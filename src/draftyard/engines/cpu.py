@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def cpu_options(model_dir: Path) -> dict[str, Any]:
     return {"enforce_eager": True} | ({"compilation_config": {"custom_ops": ["all", "-rotary_embedding"]}} if latent_attention else {})
 
 
+@cache
 def hide_llvmlite() -> None:
     """Let vLLM's CPU platform look at every module: it reads `__dict__` of all their attributes, and llvmlite's library answers that name with a C function.
 

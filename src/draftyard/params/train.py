@@ -29,7 +29,7 @@ class TrainParams:
     weight_decay: float
     """Decoupled weight decay on matrices."""
     initial_weight_decay: float
-    """Decoupled decay of all trained weights towards what they started as (L2-SP, arXiv 1802.01483). For few samples and a start from the verifier's layer."""
+    """Decoupled decay of all trained weights towards what they started as (L2-SP, arXiv 1802.01483), a second copy of them. For few samples."""
     adam_beta1: float
     """AdamW's first moment decay."""
     adam_beta2: float
