@@ -79,7 +79,7 @@ test-programs:
 
 .PHONY: test
 test: lint test-programs ## lint and every test (minutes; some start vLLM)
-	@$(IN_VENV) python -m pytest --durations=40 --durations-min=5 $(PYTEST_ARGS)
+	@$(IN_VENV) python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=60 --durations-min=5 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## ruff and mypy

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 from draftyard.hardware import openmp_library
 from draftyard.runtime import Runtime
+
+OPENMP_RUNTIMES = ("libgomp", "libiomp", "libomp")
+"""How the files of the OpenMP runtimes are named that vLLM looks for in LD_PRELOAD."""
 
 
 def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
     """This process's environment with what vLLM needs.
 
     The engine stays in the calling process (its own scheduler process would hold one core back), every allowed core
-    works for the model, Intel OpenMP is preloaded where it is installed, and vLLM's log goes to `log_file`.
+    works for the model, Intel OpenMP is preloaded where it is installed (alone: vLLM refuses two of its kind), and
+    vLLM's log goes to `log_file`.
     """
     cores = sorted(os.sched_getaffinity(0))[: runtime.num_threads()]
     log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +51,7 @@ def engine_environment(runtime: Runtime, log_file: Path) -> dict[str, str]:
     )
     library = openmp_library()
     if library is not None:
-        preloaded = environment.get("LD_PRELOAD", "").split()
-        if str(library) not in preloaded:
-            environment["LD_PRELOAD"] = " ".join([str(library), *preloaded])
+        preloaded = re.split(r"[\s:]+", environment.get("LD_PRELOAD", ""))  # ld.so takes both separators
+        others = [path for path in preloaded if path and not Path(path).name.startswith(OPENMP_RUNTIMES)]
+        environment["LD_PRELOAD"] = " ".join([str(library), *others])
     return environment
