@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from draftyard.disk import free_bytes, hidden_states_bytes_per_token, human_bytes, planned_hidden_states_bytes, require_disk
 from draftyard.draft.geometry import VerifierGeometry
@@ -61,6 +62,18 @@ def test_float8_halves_the_states_and_a_store_takes_them_out_of_the_outputs(tmp_
     assert stored[0]["needed"] == outputs["needed"] - states
     assert stored[1]["needed"] == work["needed"] + 3 * 1024 * 2**20  # shards of hidden_states.shard_mib on their way
     assert {key: stored[2][key] for key in ("path", "purpose", "needed")} == {"path": "../features", "purpose": "feature store", "needed": states}
+
+
+def test_training_memory_counts_the_weights_start_and_is_shared_when_sharded(tmp_path: Path) -> None:
+    """By hand: 16 bytes a trained weight, 4 more with a copy of its start, 4 a frozen one, and one shard of states."""
+    counts = kimi(tmp_path).parameters
+    frozen, shard = 4 * (counts.total - counts.trainable), load_file(KIMI).hidden_states.shard_mib << 20
+    assert kimi(tmp_path).memory["training_bytes"] == 16 * counts.trainable + frozen + shard
+    assert kimi(tmp_path, "train.initial_weight_decay=2.0").memory["training_bytes"] == 20 * counts.trainable + frozen + shard
+    runtime = yaml.safe_load((ROOT / "runtime.yaml").read_text(encoding="utf-8"))
+    runtime["train"] |= {"num_processes": 4, "sharding": "fsdp"}
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(runtime), encoding="utf-8")
+    assert kimi(tmp_path).memory["training_bytes"] == (16 * counts.trainable + frozen) // 4 + shard
 
 
 def test_head_dim_is_warned_about_in_words(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def plan(params: Params, root: Path, params_file: Path, verifier_config: Path | 
     }
     shard = params.hidden_states.shard_mib << 20
     memory = {
-        "training_bytes": counts.trainable * TRAINING_BYTES[params.train.optimizer] + (counts.total - counts.trainable) * 4 + shard,
+        "training_bytes": _training_bytes(params, counts, _sharers(root)) + shard,
         "extraction_bytes": verifier.num_parameters * 4 + shard,
         "available_bytes": available_memory(),
     }
@@ -185,6 +185,22 @@ def estimate_seconds(params: Params, num_parameters: int, counts: ParameterCount
         "verify": (2 * served / 100 + timed / 9) * verifier,
     }
     return {**seconds, "total": sum(seconds.values())}
+
+
+def _training_bytes(params: Params, counts: ParameterCounts, sharers: int) -> int:
+    """Of one process: weights, gradients and moments in float32, and what the weights are pulled back to; `sharers` processes hold a share each."""
+    per_weight = TRAINING_BYTES[params.train.optimizer] + (4 if params.train.initial_weight_decay > 0 else 0)
+    return (counts.trainable * per_weight + (counts.total - counts.trainable) * 4) // sharers
+
+
+def _sharers(root: Path) -> int:
+    """Processes that share the draft between them, by runtime.yaml."""
+    from draftyard.runtime import load_runtime
+
+    if not (root / "runtime.yaml").is_file():
+        return 1
+    train = load_runtime(root).train
+    return train.num_processes if train.sharding == "fsdp" else 1
 
 
 def _rooms(root: Path, storage: dict[str, int], params: Params) -> tuple[Room, ...]:

@@ -36,7 +36,7 @@ def _lines(plan: Plan, width: int) -> Iterator[str]:
     )
     for room in plan.rooms:
         yield f"          {room.path}: {room.purpose} {human_bytes(room.needed)}, free {human_bytes(room.free)}"
-    yield f"memory    training {human_bytes(plan.memory['training_bytes'])}, available {human_bytes(plan.memory['available_bytes'])}"
+    yield f"memory    training {human_bytes(plan.memory['training_bytes'])} a process, available {human_bytes(plan.memory['available_bytes'])}"
     if plan.seconds is None:
         yield "time      no estimate: measured rates exist for dense verifiers on a CPU only"
     else:

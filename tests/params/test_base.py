@@ -57,7 +57,7 @@ def test_a_good_mapping_builds_with_whole_numbers_as_floats() -> None:
         ({"free": {1: "x"}}, "group.free.1='x': its key must be a text"),
         ({"free": {"k": float("nan")}}, "group.free=.*must hold texts, numbers"),
         ({"inner": 3}, "group.inner=3: must be a mapping of keys to values"),
-        ({"inner": {"size": 3, "sizes": 4}}, "group.inner.sizes=4: unknown key; known keys: size"),
+        ({"inner": {"size": 3, "sizes": 4}}, r"group.inner.sizes=4: unknown key \(is size meant\?\); known keys: size"),
         ({"inner": {}}, "group.inner.size: missing"),
         ({"extra": 1}, "group.extra=1: unknown key; known keys: inner, kind, rate"),
     ],

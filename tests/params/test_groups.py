@@ -188,7 +188,7 @@ def test_overrides_change_one_key_in_yaml() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("draft.head_dims=64", "draft.head_dims='64': override names no key of .*params.yaml; write group.key=value"),
+        ("draft.head_dims=64", r"draft.head_dims='64': override names no key of .*params.yaml; write group.key=value \(is draft.head_dim meant\?\)"),
         ("drafts.head_dim=64", "override names no key"),
         ("draft.head_dim", "override names no key"),
         ("prompts.sources.0.path=x", "override names no key"),

@@ -133,7 +133,12 @@ def test_malformed_params(root: Path, stage: str, text: str, rule: str) -> None:
     ("stage", "group", "changes", "message"),
     [
         ("verifier", "verifier", {"branch": "main"}, "verifier.branch='main': unknown key; known keys: source, name, revision"),
-        ("generate", "generate", {"temprature": 0.5}, "generate.temprature=0.5: unknown key; known keys: engine, endpoint_model, max_new_tokens"),
+        (
+            "generate",
+            "generate",
+            {"temprature": 0.5},
+            "generate.temprature=0.5: unknown key (is temperature meant?); known keys: engine, endpoint_model, max_new_tokens",
+        ),
         ("train", "train", {"learning_rate": "fast"}, "train.learning_rate='fast': must be a number"),
     ],
 )

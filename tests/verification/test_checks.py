@@ -48,6 +48,11 @@ def test_without_a_verifier_its_checks_are_skipped(draft_dir: Path) -> None:
     skipped = {check.id for check in report.checks if check.status == "skipped"}
     assert skipped == {"verifier.hidden", "verifier.vocabulary", "verifier.positions", "verifier.embed_tokens", "verifier.lm_head", "vocabulary.end_tokens"}
     assert report.exit_code == 0
+    assert f"trainable if lm_head ({DRAFT_VOCAB * HIDDEN:,}) was frozen: --verifier tells" in render(report, colour=False)
+
+
+def test_what_was_trained_is_known_once_lm_head_was_compared(draft_dir: Path, verifier_dir: Path) -> None:
+    assert "was frozen: --verifier tells" not in render(check_checkpoint(draft_dir, verifier_dir=verifier_dir), colour=False)
 
 
 def test_verifier_config_alone_checks_sizes(draft_dir: Path, verifier_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import math
 import types
@@ -29,7 +30,9 @@ def build(cls: type[T], group: str, values: object) -> T:
     fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ParamError(f"{group}.{key}", values[key], f"unknown key; known keys: {', '.join(fields)}")
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            meant = f" (is {near[0]} meant?)" if near else ""
+            raise ParamError(f"{group}.{key}", values[key], f"unknown key{meant}; known keys: {', '.join(fields)}")
     for key in fields:
         if key not in values:
             raise ParamError(f"{group}.{key}", None, "missing; every key is written out, none has a default")

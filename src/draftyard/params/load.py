@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,9 +74,16 @@ def load_file(path: Path, overrides: tuple[str, ...] = ()) -> Params:
         for key in keys[:-1]:
             target = target.get(key) if isinstance(target, dict) else None
         if not separator or not isinstance(target, dict) or keys[-1] not in target:
-            raise ParamError(name, text, f"override names no key of {path}; write group.key=value")
+            raise ParamError(name, text, f"override names no key of {path}; write group.key=value{_near(name, values)}")
         target[keys[-1]] = parse_yaml(text, f"override {override!r}")
     return validate(values)
+
+
+def _near(name: str, values: Mapping[str, Any]) -> str:
+    """The keys most like `name`, as the end of a sentence."""
+    known = [f"{group}.{key}" for group, keys in values.items() if isinstance(keys, dict) for key in keys]
+    near = difflib.get_close_matches(name, known, n=2)
+    return f" (is {' or '.join(near)} meant?)" if near else ""
 
 
 def main(arguments: list[str]) -> int:

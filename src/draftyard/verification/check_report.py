@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -81,6 +82,15 @@ def join(sentences: list[str]) -> str:
     return "; ".join(sentences[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
+def _with_head(report: CheckReport) -> str:
+    """What the number of trainable weights rests on where lm_head could not be compared with the verifier's rows."""
+    compared = any(check.id == "verifier.lm_head" and check.status != "skipped" for check in report.checks)
+    head = next((row for row in report.tensors if row.name == "lm_head.weight"), None)
+    if compared or head is None or head.shape is None or report.layout != "speculators":
+        return ""
+    return f" if lm_head ({math.prod(head.shape):,}) was frozen: --verifier tells"
+
+
 def render(report: CheckReport, *, colour: bool, width: int = 120) -> str:
     """One screen: the verdict first, then what fails and warns with its hint, then the rest in a line each."""
 
@@ -99,7 +109,7 @@ def render(report: CheckReport, *, colour: bool, width: int = 120) -> str:
     lines = [f"{paint('FAIL', 'fail') if failed else paint('PASS', 'pass')} {report.subject}: {verdict}"]
     if report.parameters is not None:
         counts = report.parameters
-        weights = f"{counts.saved:,} weights saved, {counts.total:,} in training, {counts.trainable:,} trainable"
+        weights = f"{counts.saved:,} weights saved, {counts.total:,} in training, {counts.trainable:,} trainable{_with_head(report)}"
         lines.append(f"     {report.layout or 'unknown'} layout, {len(report.tensors)} tensors, {weights}")
     for check in failed + warned:
         lines.append("")
