@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
+from accelerate.utils import LoggerType
 
 from draftyard.errors import ParamError
 from draftyard.training import loop
@@ -53,6 +55,17 @@ def test_a_missing_package_is_an_error_and_not_a_silence(monkeypatch: pytest.Mon
 
 def test_no_logger_no_options(tmp_path: Path) -> None:
     assert tracker_options(None, tmp_path) == tracker_options("wandb", None) == {}
+
+
+def test_a_logger_writes_into_the_logs_unless_its_user_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: [LoggerType.WANDB, LoggerType.MLFLOW])
+    monkeypatch.delenv("WANDB_DIR", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:5000")
+    assert tracker_options("mlflow", tmp_path) == {"log_with": "mlflow", "project_dir": str(tmp_path)}
+    assert (os.environ["WANDB_DIR"], os.environ["MLFLOW_TRACKING_URI"]) == (str(tmp_path), "http://mlflow.example:5000")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    tracker_options("mlflow", tmp_path)
+    assert os.environ["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/mlflow.db"
 
 
 def test_a_tracker_gets_the_params_and_is_closed_in_any_case() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from draftyard.errors import ParamError
 
 PROJECT = "draftyard"
+DEFAULT_PLACES = {"WANDB_DIR": "{directory}", "MLFLOW_TRACKING_URI": "sqlite:///{directory}/mlflow.db"}
+"""Where Weights & Biases and MLflow write unless the user's environment says otherwise: not into the work tree."""
 
 
 def tracker_options(logger: str | None, directory: Path | None) -> dict[str, Any]:
@@ -24,6 +27,8 @@ def tracker_options(logger: str | None, directory: Path | None) -> dict[str, Any
 
     if logger not in {tracker.value for tracker in get_available_trackers()}:
         raise ParamError("train.logger", logger, f"the package is not installed; .venv/bin/pip install {logger}, or set train.logger in runtime.yaml to null")
+    for variable, place in DEFAULT_PLACES.items():  # accelerate has no say in where these two write
+        os.environ.setdefault(variable, place.format(directory=directory.absolute()))
     return {"log_with": logger, "project_dir": str(directory)}
 
 
