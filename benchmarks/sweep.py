@@ -1,6 +1,6 @@
 """A grid of params as DVC experiments, and its table.
 
-    python benchmarks/sweep.py OUT.csv draft.head_dim=64,96,128 draft.vocab_size=2048,4096 [--table-only]
+    python benchmarks/sweep.py OUT.csv draft.head_dim=64,96,128 draft.vocab_size=2048,4096 [--leave-out METRIC] [--table-only]
 
 Runs one experiment per combination in this repository, one after the other, and stops each before the gate; shared stages run
 once. A combination whose experiment is there already is not run again, so a sweep that was stopped goes on. Needs a clean
@@ -80,12 +80,12 @@ def figure(metrics: dict[str, Any], path: str) -> Any:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
 
 
-def table(axes: list[Axis], prefix: str) -> list[dict[str, Any]]:
-    """One row per combination, from the metrics that each experiment recorded."""
+def table(axes: list[Axis], prefix: str, left_out: tuple[str, ...]) -> list[dict[str, Any]]:
+    """One row per combination, from the metrics that each experiment recorded; without those whose path begins with one of `left_out`."""
     rows = []
     for name, chosen in combinations(axes, prefix):
         metrics = dvc.api.metrics_show(METRICS_FILE, rev=name)
-        rows.append({**chosen, **{path: figure(metrics, path) for path in METRICS}})
+        rows.append({**chosen, **{path: figure(metrics, path) for path in METRICS if not path.startswith(left_out)}})
     return rows
 
 
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("axes", nargs="+", type=Axis.parse, metavar="GROUP.KEY=VALUE[,VALUE...]")
     parser.add_argument("--prefix", default="sweep", help="first part of the experiments' names")
+    parser.add_argument("--leave-out", action="append", default=[], metavar="METRIC", help="such as speedup, when other work ran beside the sweep")
     parser.add_argument("--table-only", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     if not arguments.table_only:
@@ -114,7 +115,7 @@ def main() -> None:
         for name, chosen in combinations(arguments.axes, arguments.prefix):
             if name not in there:
                 run(name, chosen)
-    rows = table(arguments.axes, arguments.prefix)
+    rows = table(arguments.axes, arguments.prefix, tuple(arguments.leave_out))
     with arguments.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

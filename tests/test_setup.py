@@ -171,4 +171,4 @@ def run_setup(root: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     for name in ("setup.sh", "cpu.lock", "cuda.lock"):
         (root / "requirements" / name).write_bytes((ROOT / "requirements" / name).read_bytes())
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ACCEL": "cpu", "PYTHON": sys.executable, "STAMP": ".venv/.setup-test", **variables}
-    return subprocess.run(["bash", "requirements/setup.sh"], cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(["bash", "requirements/setup.sh"], cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=300)

@@ -466,7 +466,7 @@ def test_two_processes_at_once_make_one_model(packaged, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(verifiers.__file__).parents[1])}
     command = [sys.executable, "-c", code, json.dumps(vars(packaged)), str(tmp_path / "work")]
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in running]
+    outputs = [process.communicate(timeout=600) for process in running]
     assert [process.returncode for process in running] == [0, 0], outputs
     assert outputs[0][0] == outputs[1][0] != ""
 

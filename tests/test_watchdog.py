@@ -80,7 +80,7 @@ def test_a_signal_to_dvc_ends_its_stage(number: signal.Signals, group: bool, rep
     dvc, stage = start(repository)
     try:
         (os.killpg if group else os.kill)(dvc.pid, number)
-        output, _ = dvc.communicate(timeout=240)
+        output, _ = dvc.communicate(timeout=900)
         assert dvc.returncode != 0
         assert gone(stage, 120), output
         assert (repository / "unwound").exists()  # it ended as from Ctrl-C, with its clean-up

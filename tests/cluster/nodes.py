@@ -13,7 +13,7 @@ from draftyard.artifacts.files import atomic_writer, digest_file
 from draftyard.cluster.workers import Job, ShardWorker, WorkerSettings
 
 OBJECT_STORE_BYTES = 80 << 20
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0  # starting an engine takes minutes where several share a core
 
 
 # A busy machine is slow; read when ray is imported.

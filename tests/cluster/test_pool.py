@@ -19,7 +19,7 @@ from draftyard.cluster.workers import Job
 from draftyard.errors import DraftyardError
 from draftyard.progress import Progress
 from draftyard.runtime import Runtime, load_runtime
-from tests.cluster.nodes import FileWorker, Nodes, nodes, settings, wait_for
+from tests.cluster.nodes import PATIENCE_SECONDS, FileWorker, Nodes, nodes, settings, wait_for
 from tests.pipeline.tiny_repo import ROOT
 
 pytest.importorskip("ray", reason="the package ray is not installed: make setup")
@@ -68,7 +68,7 @@ def test_a_node_that_joins_is_used_and_one_that_dies_costs_one_shard(cluster: No
     cluster.kill(joined)
     wait_for(lambda: "part-1.txt goes to another engine" in caplog.text, "the loss of the node")
     (tmp_path / "hold").unlink()
-    worker.join(timeout=300)
+    worker.join(timeout=PATIENCE_SECONDS)
     assert made == [6]
     assert [path.read_text() for path in sorted(tmp_path.glob("part-*.txt"))] == [f"part-{i}.txt" for i in range(6)]
     assert attempts(tmp_path) == Counter({"part-1.txt": 2, **{f"part-{i}.txt": 1 for i in (0, 2, 3, 4, 5)}})

@@ -294,7 +294,7 @@ def test_two_builds_at_once(repository: Path) -> None:
     for _ in range(2):
         builds.append(subprocess.Popen(command, cwd=repository, env=variables(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         time.sleep(0.5)
-    outputs = [build.communicate(timeout=240)[0] for build in builds]
+    outputs = [build.communicate(timeout=900)[0] for build in builds]
     codes = [build.returncode for build in builds]
     assert 0 in codes, outputs
     for code, output in zip(codes, outputs, strict=True):

@@ -156,7 +156,7 @@ def test_hub_offline_for_real(tmp_path: Path) -> None:
         "try:\n    list(source.read())\nexcept Exception as error:\n    print(type(error).__name__, error)\n"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=600)
     assert done.stdout.startswith("DraftyardError source org/chats@0123456789ab[train]: the data set cannot be loaded"), done.stdout + done.stderr
 
 

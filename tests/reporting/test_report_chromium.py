@@ -78,7 +78,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]]
     content = PROBE.replace("PAGES", json.dumps(pages).replace("</", "<\\/"), 1).replace("WIDTHS", json.dumps(WIDTHS), 1)
     (base / "probe.html").write_text(content, encoding="utf-8")
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={base / 'profile'}", "--dump-dom", (base / "probe.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert match, done.stdout[-500:]
     return json.loads(match.group(1).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr

@@ -50,7 +50,7 @@ def test_what_the_first_process_finds_reaches_the_other(tmp_path: Path) -> None:
         subprocess.Popen([*command, str(rank), str(tmp_path / "store")], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    outputs = [child.communicate(timeout=300) for child in children]
+    outputs = [child.communicate(timeout=900) for child in children]
     first, second = (out.splitlines() for out, _ in outputs)
     assert first == ["value {'path': 'é', 'rank': 0}", "none None", "DraftyardError no room", "OSError [Errno 28] No space left on device",
                      "ZeroDivisionError bug", "KeyboardInterrupt "], outputs[0][1][-2000:]  # fmt: skip

@@ -104,7 +104,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_killed(trainer(place, FakeAccelerator(), work=place / "killed-alone"), STOP)
     command = [sys.executable, "-c", PROCESS]
     children = [subprocess.Popen([*command, str(rank), str(place)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    outputs = [child.communicate(timeout=300)[1] for child in children]
+    outputs = [child.communicate(timeout=900)[1] for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
     return place
 
