@@ -128,6 +128,7 @@ def kill_rounds(
                 break
             rounds.kills[stage] += 1
             rounds.lost_seconds.append(lost(root, stage, since, time.time()))
+            print(f"kill {sum(rounds.kills.values())} of {kills}: {stage}, after {delay:.0f} s", file=sys.stderr, flush=True)
         rounds.builds += 1
         found = snapshot(root)
         rounds.differences += [f"build {rounds.builds}: {name}" for name in sorted(set(found) | set(expected)) if found.get(name) != expected.get(name)]
