@@ -130,7 +130,7 @@ class OurExtraction(Round):
         """States, checks, shard; what it holds is what was asked for, or the engine fails."""
         path = self.scratch / "train-00000.safetensors"
         entry = self.engine.capture_shard(self.answers, path, self.params.hidden_states.dtype, lambda tokens: None)
-        assert [sample["id"] for sample in entry["samples"]] == [answer.id for answer in self.answers]
+        assert entry["ids"] == [answer.id for answer in self.answers]
         return [answer.token_ids for answer in self.answers]
 
 
