@@ -46,7 +46,7 @@ repro: $(STAMP) ## build everything that changed, then show the result
 # What to try: words of group.key=value; several values after commas make a grid. Experiments end before the gate:
 # DVC records none whose gate is red.
 SET ?=
-METRICS := acceptance_length\.(served|simulated)$$|speedup\.median$$|coverage\.holdout$$|(.*:)?parameters\.trainable$$
+METRICS := acceptance_length\.(served|simulated)$$|speedup\.median$$|coverage\.holdout$$
 PARAMS := (verifier|prompts|generate|hidden_states|draft|train|verify)\.[a-z_]+$$
 NO_PARAMS := (generate|train)\.(answers|looping_fraction|output_tokens|skipped|best_epoch|train_loss)$$
 

@@ -116,6 +116,7 @@ def main() -> None:
             if name not in there:
                 run(name, chosen)
     rows = table(arguments.axes, arguments.prefix, tuple(arguments.leave_out))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with arguments.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
