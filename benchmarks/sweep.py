@@ -94,7 +94,7 @@ def how(arguments: list[str]) -> dict[str, Any]:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     vector = sorted({"avx2", "avx512f", *bf16_units(cpu_flags())} & cpu_flags())
     return {
-        "command": ["python", "benchmarks/sweep.py", *arguments],
+        "command": ["python", "benchmarks/sweep.py", *(word for word in arguments if word != "--table-only")],
         "commit": commit,
         "machine": {"architecture": platform.machine(), "units": vector, "python": platform.python_version()},
         "packages": package_versions(*PACKAGES),
