@@ -10,6 +10,9 @@ DVC_ARGS ?=
 PYTEST_ARGS ?=
 LOCK_ARGS ?=
 
+# Some containers set it. Each stage and each engine would then compile the 5,000 modules that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The stamp's name holds the digest of all that decides what is in .venv.
 KEY := $(shell cat requirements/$(ACCEL).lock pyproject.toml requirements/setup.sh 2>/dev/null | sha256sum | cut -c1-16)
 STAMP := .venv/.setup-$(ACCEL)-$(KEY)

@@ -29,7 +29,7 @@ from draftyard.engines.tokenizer import load_tokenizer
 from draftyard.engines.vllm_engine import resolve_engine_args
 from draftyard.params.load import Params, load_file
 from draftyard.runtime import Runtime, load_runtime, work_dir
-from draftyard.verification.run_serving import run_serving
+from draftyard.verification.run_serving import run_serving, servers
 from draftyard.verifiers import materialise
 
 MAX_MODEL_LEN = 2048
@@ -130,9 +130,9 @@ def main() -> None:
     simulated = simulate(build, answers)
     served: dict[str, Any] = {}
     if not arguments.simulate_only:
-        lengths = {"max_tokens": arguments.max_new_tokens, "max_model_len": MAX_MODEL_LEN}
         untimed = dataclasses.replace(build.params.verify, speed_prompts=1, speed_repeats=1)
-        served = run_serving(build.draft, model_dir, card, answers, untimed, runtime, build.logs, **lengths)
+        with servers(build.draft, model_dir, card, untimed, runtime, build.logs, max_model_len=MAX_MODEL_LEN) as pair:
+            served = run_serving(pair, model_dir, card, answers, untimed, max_tokens=arguments.max_new_tokens)
         if served["status"] != "measured":
             print(f"not served: {served['reason']}")
     result: dict[str, Any] = {

@@ -85,7 +85,7 @@ if [ -d .venv ]; then
 fi
 
 if [ ! -d .venv ]; then
-    echo "1/4 .venv on Python $(minor_version "$base")"
+    echo "1/5 .venv on Python $(minor_version "$base")"
     mkdir .venv
     touch "$incomplete"
     "$base" -m venv .venv
@@ -95,7 +95,7 @@ rm -f .venv/.setup-*
 : >"$log"
 
 torch=$(sed -n 's/^torch==//p' "$lock")
-echo "2/4 torch $torch ($ACCEL)"
+echo "2/5 torch $torch ($ACCEL)"
 if [ "$ACCEL" = cpu ] && [ "$(uname -s)" = Linux ]; then
     # On Linux PyPI's torch is a CUDA build of several GB. Only the CPU build calls itself +cpu, so the other is never fetched by mistake.
     get_torch=(install --no-deps --no-compile --progress-bar off "torch==$torch+cpu")
@@ -109,13 +109,21 @@ if [ "$ACCEL" = cpu ] && [ "$(uname -s)" = Linux ]; then
 fi
 
 count=$(grep -c '==' "$lock")
-echo "3/4 $count packages of $lock"
+echo "3/5 $count packages of $lock"
 # --no-deps: the lock is complete, and a resolver would add torchvision and its like (requirements/excludes.txt).
-# --no-compile: Python compiles the fraction of the 25,000 modules that is imported, when it is; compiling all costs over a minute.
+# --no-compile: a fraction of the 25,000 modules is ever imported, and that is compiled below; compiling all costs over a minute.
 pip_counting "$count" install --no-deps --no-compile --progress-bar off -r "$lock" || fail "pip could not install $lock (whole output: $log)"
 
-echo "4/4 draftyard itself"
+echo "4/5 draftyard itself"
 pip install --quiet --no-deps --no-build-isolation --editable . >>"$log" 2>&1 || { tail -n 15 "$log" >&2; fail "pip could not install draftyard"; }
+
+echo "5/5 compiling what a build imports"
+compile() {
+    env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c "$1" >>"$log" 2>&1 || true # what fails to import here says so where it is needed
+}
+compile 'from vllm import LLM; import vllm.v1.worker.cpu_worker, vllm.model_executor.models.llama_eagle3' &
+compile 'import dvc.cli, dvc.repo, dvc.api, accelerate, speculators.models.eagle3; from transformers import AutoTokenizer, LlamaForCausalLM' &
+wait
 
 echo "$ACCEL" >.venv/.accel
 rm "$incomplete"

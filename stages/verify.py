@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 
@@ -18,7 +19,7 @@ from draftyard.engines.vllm_engine import resolve_engine_args
 from draftyard.params.verify import VerifyParams
 from draftyard.stage import StageContext, run_stage
 from draftyard.verification.draft_reader import load_draft
-from draftyard.verification.run_serving import run_serving
+from draftyard.verification.run_serving import Servers, run_serving, servers
 from draftyard.verification.run_simulation import run_simulation
 from draftyard.verification.run_static import run_static
 from draftyard.verifiers import materialise
@@ -55,11 +56,22 @@ def main(context: StageContext) -> None:
     }
     holdout = list(read_split(root / "data/generations", "holdout"))[: params.served_prompts]
     names = {(g.id, g.sample) for g in holdout}
-    with context.area(material) as area:
+    generate = answers.params["generate"]
+    with context.area(material) as area, contextlib.ExitStack() as held:
         if area.publish_finished(root):
             return
+        logs = context.work / "logs"
+
+        def start() -> Servers:
+            length = generate["max_model_len"]
+            return held.enter_context(servers(root / "models/draft", model_dir, card, params, context.runtime, logs, max_model_len=length))
+
+        # While they start, on one core each, the static checks run; the simulation wants the cores for itself.
+        pair = None if area.has("serving.json") else start()
         static = area.once("static.json", lambda: run_static(root / "models/draft", root / "models/vocab", model_dir, card, draft, reference))
         log.info("static checks: %s", static["status"])
+        if pair is not None:
+            pair.wait_ready()
         data = HiddenStates(root / "data/hidden_states", find_store(root, context.runtime, context.work))
 
         def simulation() -> dict[str, object]:
@@ -67,10 +79,8 @@ def main(context: StageContext) -> None:
 
         simulated = area.once("simulation.json", simulation)
         log.info("simulated acceptance length %.4f over %d rounds", simulated["acceptance_length"], simulated["rounds"])
-        generate = answers.params["generate"]
-        lengths = {"max_tokens": generate["holdout_max_new_tokens"], "max_model_len": generate["max_model_len"]}
         served = area.once(
-            "serving.json", lambda: run_serving(root / "models/draft", model_dir, card, holdout, params, context.runtime, context.work / "logs", **lengths)
+            "serving.json", lambda: run_serving(pair or start(), model_dir, card, holdout, params, max_tokens=generate["holdout_max_new_tokens"])
         )
         for name, value in (("static", {**static, "made_from": inputs}), ("simulation", simulated), ("serving", served)):
             write_json(area.new_out(OUTS[name]), value)

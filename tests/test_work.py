@@ -150,8 +150,11 @@ def test_once_makes_a_damaged_result_again(tmp_path: Path) -> None:
         assert first.once("result.json", lambda: {"length": 1.5}) == {"length": 1.5}
         path = first.path / "result.json"
         whole = path.read_bytes()
+        assert first.has("result.json")
+        assert not first.has("other.json")
         for damaged in (whole.replace(b"1.5", b"1.7"), whole[:-9], b"[]", b""):
             path.write_bytes(damaged)
+            assert not first.has("result.json")
             assert first.once("result.json", lambda: {"length": 2.5}) == {"length": 2.5}
 
 

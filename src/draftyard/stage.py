@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from draftyard.console import CLEAR_LINE, OWN_LINE, Chatter, chatter_to, terminal
 from draftyard.errors import ParamError, sentence
+from draftyard.interpreter import collect_rarely, leave
 from draftyard.params.base import build
 from draftyard.runtime import Runtime, load_runtime, work_dir
 from draftyard.stage_code import stage_code
@@ -70,6 +71,7 @@ def run_stage(name: str, main: Callable[[StageContext], None]) -> None:
     """
     root = Path.cwd()
     enter_own_code(root)
+    collect_rarely()
     signal.signal(signal.SIGTERM, _interrupt)
     work = work_dir(root)
     with chatter_to(work / "logs" / f"{name}.log") as chatter:
@@ -89,6 +91,8 @@ def run_stage(name: str, main: Callable[[StageContext], None]) -> None:
             print(f"\n{name} failed: {told}", file=terminal())
             _show_tail(chatter)
             raise SystemExit(1) from None
+    if main.__module__ == "__main__":  # a stage script: nothing comes after it
+        leave()
 
 
 def enter_own_code(root: Path) -> None:

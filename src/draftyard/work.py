@@ -69,14 +69,19 @@ class WorkArea:
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """The JSON result `name` of this area: read back where an earlier run left it whole, else made and kept."""
         path = self.path / name
-        with contextlib.suppress(ArtifactError, KeyError, TypeError):
-            kept = read_json(path)
-            if digest_json(kept["value"]) == kept["sha256"]:
-                log.info("%s was measured by an earlier run", path.stem)
-                return kept["value"]
+        if self.has(name):
+            log.info("%s was measured by an earlier run", path.stem)
+            return read_json(path)["value"]
         value = make()
         write_json(path, {"value": value, "sha256": digest_json(value)})
         return read_json(path)["value"]
+
+    def has(self, name: str) -> bool:
+        """Whether an earlier run left the JSON result `name` whole."""
+        with contextlib.suppress(ArtifactError, KeyError, TypeError):
+            kept = read_json(self.path / name)
+            return bool(digest_json(kept["value"]) == kept["sha256"])
+        return False
 
     def new_out(self, out: str) -> Path:
         """An empty place below outs/ for the output `out`, a path in the repository."""

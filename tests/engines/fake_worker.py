@@ -60,4 +60,4 @@ def serve(config: dict[str, Any], read: Read, reply: Reply) -> None:
 
 if __name__ == "__main__":
     scenario, directory = sys.argv[1], Path(sys.argv[2])
-    raise SystemExit(run_worker(int(sys.argv[3]), serve))
+    run_worker(int(sys.argv[3]), serve)

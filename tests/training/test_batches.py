@@ -71,6 +71,8 @@ def test_micro_batches_hold_every_row_once_within_the_bound(lengths: list[int], 
 def test_a_batch_is_aligned_and_padded(tmp_path: Path) -> None:
     samples = named_samples("t", [9, 4, 6])
     batch = make_batch(samples, [7, 4, 6], 0.25, CPU, torch.float32)
+    assert batch.real is not None
+    assert batch.real.flat.tolist() == [*range(6), *range(6, 9), *range(12, 17)]
     assert batch.aux.shape == (3, 6, 3 * HIDDEN)
     for i, (sample, length) in enumerate(zip(samples, (7, 4, 6), strict=True)):
         for j in range(6):

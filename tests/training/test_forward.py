@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from speculators.losses import eager
 
-from draftyard.training.forward import TttForward
+from draftyard.training.forward import RealRows, TttForward
 from draftyard.training.loss import TttBatch, ttt_loss
 from tests.training.small import our_batch, sample_tensors, small_model
 
@@ -65,6 +67,37 @@ def test_a_padded_batch_equals_its_samples_alone() -> None:
         assert together.loss_sums[k] == pytest.approx(sum(r.loss_sums[k] for r in alone), rel=1e-5)
         assert together.weight_sums[k] == sum(r.weight_sums[k] for r in alone)
         assert together.correct_sums[k] == sum(r.correct_sums[k] for r in alone)
+
+
+def test_padding_is_never_computed() -> None:
+    samples = sample_tensors([20, 9, 15])
+    padded = our_batch(samples)
+    real = RealRows.of([19, 8, 14], 19, padded.aux.device)
+    poisoned = padded.aux.clone()
+    for sample, rows in enumerate((19, 8, 14)):
+        poisoned[sample, rows:] = float("nan")
+    found = []
+    for batch in (padded, dataclasses.replace(padded, aux=poisoned, real=real)):
+        model = small_model()
+        result = ttt_loss(TttForward(model), batch, num_steps=3, decay=0.9)
+        result.loss.backward()
+        found.append((result, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (every, gradients), (packed, packed_gradients) = found
+    assert packed.loss_sums == pytest.approx(every.loss_sums, rel=1e-5)
+    assert packed.correct_sums == every.correct_sums
+    assert set(packed_gradients) == set(gradients)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(packed_gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_real_rows_are_packed_and_spread_again() -> None:
+    real = RealRows.of([3, 1], 3, torch.device("cpu"))
+    assert real.flat.tolist() == [0, 1, 2, 3]
+    batch = torch.arange(12.0).view(2, 3, 2)
+    packed = real.pack(batch)
+    assert packed.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert real.spread(packed).tolist() == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [0, 0], [0, 0]]]
+    assert real.pick(packed, torch.tensor([[2, 0], [0, 0]])).tolist() == [[[4, 5], [0, 1]], [[6, 7], [6, 7]]]
 
 
 def test_autocast_to_bfloat16_trains() -> None:

@@ -137,7 +137,7 @@ def engine(what: str, directory: Path) -> EngineProcess:
 
 def test_a_worker_answers_until_it_is_closed(worker: Path) -> None:
     made = engine("works", worker)
-    assert made.wait_ready() is None
+    assert [made.wait_ready(), made.wait_ready()] == [None, None]  # asked twice, it waits once
     long = [list(range(50_000))]
     assert made.decode(long, 4)["outputs"] == long
     assert made.logit_gap([1], 2, 3) == 0.5
@@ -149,7 +149,7 @@ def test_a_worker_answers_until_it_is_closed(worker: Path) -> None:
 
 def test_a_worker_that_cannot_start_says_why(worker: Path) -> None:
     made = engine("refuses", worker)
-    assert made.wait_ready() == "it cannot"
+    assert [made.wait_ready(), made.wait_ready()] == ["it cannot", "it cannot"]
     made.close()
 
 

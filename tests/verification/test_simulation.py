@@ -169,6 +169,19 @@ def test_only_the_last_answer_of_a_conversation_is_walked(tmp_path: Path) -> Non
     assert result.by_k[2].rounds == len(expected)
 
 
+@pytest.mark.parametrize("variant", [*VARIANTS[:3], {"layers": 2}], ids=lambda v: "+".join(v) or "plain")
+def test_rows_that_nobody_asks_for_change_nothing(variant: dict[str, Any]) -> None:
+    model = small_model(**variant)
+    samples = drafted_samples(model, [25, 14, 3, 22], seed=3)
+    starts = [9, 0, 2, 21]  # the third sample has rows 0 and 1 only
+    every, asked = draft_matches(TttForward(model), samples, K, CPU), draft_matches(TttForward(model), samples, K, CPU, starts)
+    assert every.any()
+    for sample, start in enumerate(starts):
+        assert torch.equal(asked[sample, start:], every[sample, start:])
+        if len(model.layers) == 1:
+            assert not asked[sample, :start].any()
+
+
 def test_a_sample_without_an_answer_has_no_round(tmp_path: Path) -> None:
     model = small_model()
     (sample,) = drafted_samples(model, [10], seed=6)

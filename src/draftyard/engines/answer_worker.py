@@ -40,4 +40,4 @@ def _add(engine: LocalEngine, requests: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_worker(int(sys.argv[1]), serve))
+    run_worker(int(sys.argv[1]), serve)

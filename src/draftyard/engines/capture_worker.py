@@ -57,4 +57,4 @@ def conversations(rows: list[dict[str, Any]]) -> list[Generation]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_worker(int(sys.argv[1]), serve))
+    run_worker(int(sys.argv[1]), serve)

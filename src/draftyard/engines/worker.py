@@ -13,10 +13,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from draftyard.engines.requests import EngineFailure
 from draftyard.errors import DraftyardError
+from draftyard.interpreter import collect_rarely, leave
 from draftyard.runtime import EngineRuntime
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -24,10 +25,16 @@ Reply = Callable[[dict[str, Any]], None]
 Read = Callable[[], dict[str, Any] | None]
 
 
-def run_worker(reply_fd: int, serve: Callable[[dict[str, Any], Read, Reply], None]) -> int:
+def run_worker(reply_fd: int, serve: Callable[[dict[str, Any], Read, Reply], None]) -> NoReturn:
+    """Serve until the input ends, and end the process (see `serve_requests`)."""
+    collect_rarely()
+    leave(serve_requests(reply_fd, serve))
+
+
+def serve_requests(reply_fd: int, serve: Callable[[dict[str, Any], Read, Reply], None]) -> int:
     """Call `serve` with the configuration, a function that reads the next request (None when there are no more), and one that replies.
 
-    An error is told before the process ends. Returns the exit code.
+    An error is told. Returns the exit code.
     """
     os.set_inheritable(reply_fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the stage, which ends this process

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from draftyard.artifacts.hidden_states import HiddenStates, Sample, SampleRef
+from draftyard.training.forward import RealRows
 from draftyard.training.loss import TttBatch
 
 
@@ -110,7 +111,8 @@ def make_batch(samples: list[Sample], lengths: list[int], prompt_weight: float, 
         tokens[i, :n] = sample.token_ids[1:length]
         weights[i, :n] = token_weights(sample.loss_mask, prompt_weight)[1:length]
         later_weights[i, :n] = token_weights(sample.loss_mask, prompt_weight, 1)[1:length]
-    return TttBatch(aux.to(device), last.to(device), tokens.to(device), weights.to(device), later_weights.to(device))
+    real = RealRows.of([length - 1 for length in lengths], rows, device)
+    return TttBatch(aux.to(device), last.to(device), tokens.to(device), weights.to(device), later_weights.to(device), real)
 
 
 def load_batch(data: HiddenStates, rows: list[Row], prompt_weight: float, device: torch.device, dtype: torch.dtype) -> TttBatch:

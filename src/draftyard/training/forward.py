@@ -63,6 +63,36 @@ class StepRows:
     within: Tensor | None
 
 
+@dataclass(frozen=True)
+class RealRows:
+    """The rows of a padded batch that hold tokens (N of B x S): what all rows go through is computed for these alone.
+
+    flat: int64 [N], in order. place: int64 [B, S], where each row stands among them; padding, which no selection names, has the first row's.
+    """
+
+    flat: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, lengths: list[int], width: int, device: torch.device) -> RealRows:
+        """Samples of `lengths` rows, padded at their ends to `width`."""
+        real = torch.arange(width) < torch.tensor(lengths)[:, None]
+        place = (real.reshape(-1).to(torch.int64).cumsum(0) - 1).view_as(real)
+        return cls(real.reshape(-1).nonzero()[:, 0].to(device), torch.where(real, place, 0).to(device))
+
+    def pack(self, x: Tensor) -> Tensor:
+        """x [B, S] or [B, S, C] -> [N] or [N, C]."""
+        return x.flatten(0, 1).index_select(0, self.flat)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """x [N, C] -> [B, S, C], 0 on padding."""
+        return x.new_zeros(self.place.numel(), x.shape[-1]).index_copy(0, self.flat, x).view(*self.place.shape, x.shape[-1])
+
+    def pick(self, x: Tensor, index: Tensor) -> Tensor:
+        """x [N, C], index [B, A] of rows in the batch -> [B, A, C]."""
+        return x.index_select(0, self.place.gather(1, index).reshape(-1)).view(*index.shape, x.shape[-1])
+
+
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """x [B, S, C], index [B, A] -> [B, A, C]."""
     base = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1]
@@ -147,10 +177,11 @@ class TttForward:
         num_steps: int,
         on_step: Callable[[int, Tensor], Tensor | None],
         rows: list[StepRows] | None = None,
+        real: RealRows | None = None,
     ) -> None:
         """Run `num_steps` steps over all rows, or over those of `rows` (a single-layer draft only; A of them at step k, else A = S).
 
-        rows[k] is read when step k begins, so that on_step(k - 1, ...) may append it.
+        rows[k] is read when step k begins, so that on_step(k - 1, ...) may append it. real: with rows, those that hold tokens (None: all).
         aux: [B, S, 3H]. tokens_of_step(k, previous): token ids fed at step k, [B, S] at step 0 and [B, A] later; previous is what
         on_step(k - 1, ...) returned. on_step(k, states): gets the normalised states [B, A, H] that lm_head takes.
         """
@@ -160,7 +191,10 @@ class TttForward:
         every = torch.arange(length, device=aux.device)
         causal = torch.full((length, length), float("-inf"), dtype=aux.dtype, device=aux.device).triu(1)
         caches = [LayerCache([], []) for _ in model.layers]
-        states = self.fuse(aux)
+        if rows is not None and real is None:
+            real = RealRows.of([length] * len(aux), length, aux.device)
+        packing = real if rows is not None else None
+        states = self.fuse(aux if packing is None else packing.pack(aux))
         previous: Tensor | None = None
         for k in range(num_steps):
             here = None if rows is None else rows[k]
@@ -170,20 +204,32 @@ class TttForward:
                     caches[0].narrow(here.within)
                 blocked = here.index[:, None, None, :, None] < every  # (B, 1, 1, A, S)
                 causal = torch.zeros(blocked.shape, dtype=aux.dtype, device=aux.device).masked_fill_(blocked, float("-inf"))
-            embeds = model.embed_tokens(tokens_of_step(k, previous)).to(states.dtype)
+                packing = packing if k == 0 else None
+            tokens = tokens_of_step(k, previous)
+            embeds = model.embed_tokens(tokens if packing is None else packing.pack(tokens)).to(states.dtype)
             for index, layer in enumerate(model.layers):
-                states = self._layer(layer, embeds if index == 0 else None, states, caches[index], rotary, k, causal, here)
+                states = self._layer(layer, embeds if index == 0 else None, states, caches[index], rotary, k, causal, here, packing)
             normed = rms_norm(states, model.norm)
             if model.config.norm_output:
                 states = normed
             previous = on_step(k, normed)
 
     def _layer(
-        self, layer: Any, embeds: Tensor | None, states: Tensor, cache: LayerCache, rotary: Rotary, step: int, causal: Tensor, here: StepRows | None
+        self,
+        layer: Any,
+        embeds: Tensor | None,
+        states: Tensor,
+        cache: LayerCache,
+        rotary: Rotary,
+        step: int,
+        causal: Tensor,
+        here: StepRows | None,
+        packing: RealRows | None,
     ) -> Tensor:
         """One decoder layer. The first (embeds given) reads [norm(embeds), norm(states)], 2H wide; others read norm(states).
 
-        Row j is at position j + 1 + step. At step 0 with selected rows, keys and values are made for all rows, the rest for those.
+        Row j is at position j + 1 + step. At step 0 with selected rows, keys and values are made for all rows, the rest for those;
+        states and embeds then hold the rows of `packing`, [N, H].
         """
         residual = states
         if embeds is not None:
@@ -194,9 +240,11 @@ class TttForward:
         else:
             inputs = rms_norm(states, layer.input_layernorm)
         attention = layer.self_attn
-        key, value = self._heads(attention.k_proj(inputs), self.groups), self._heads(attention.v_proj(inputs), self.groups)
-        if here is not None and step == 0:
-            inputs, residual = gather_rows(inputs, here.index), gather_rows(residual, here.index)
+        key, value = attention.k_proj(inputs), attention.v_proj(inputs)
+        if packing is not None and here is not None:
+            key, value = packing.spread(key), packing.spread(value)
+            inputs, residual = packing.pick(inputs, here.index), packing.pick(residual, here.index)
+        key, value = self._heads(key, self.groups), self._heads(value, self.groups)
         query = self._heads(attention.q_proj(inputs), self.heads)
         if here is None:
             query, key = rotary.apply(query, 1 + step), rotary.apply(key, 1 + step)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from draftyard.training.forward import TttForward, rms_norm, select_rows
+from draftyard.training.forward import RealRows, TttForward, rms_norm, select_rows
 
 LOSS_ROWS = 128
 """Rows of logits held at a time: [128, V'] stays in a CPU's cache, where the passes over it are cheap."""
@@ -30,7 +30,7 @@ class SoftTargetLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, best: Tensor, row_weights: Tensor) -> tuple[Tensor, Tensor]:
         grad_states = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        grad_weight: Tensor | None = None
         right = torch.empty(len(states), dtype=torch.bool, device=states.device)
         loss = torch.zeros((), dtype=torch.float32, device=states.device)
         rows = LOSS_ROWS if states.device.type == "cpu" else 8 * LOSS_ROWS
@@ -43,8 +43,11 @@ class SoftTargetLoss(torch.autograd.Function):
             gradient = log_p.exp_().sub_(targets[part]).mul_(row_weights[part, None])
             if grad_states is not None:
                 grad_states[part] = gradient.to(weight.dtype) @ weight
-            if grad_weight is not None:
-                grad_weight.addmm_(gradient.T.to(weight.dtype), states[part].to(weight.dtype))
+            if ctx.needs_input_grad[1]:
+                sides = gradient.T.to(weight.dtype), states[part].to(weight.dtype)
+                grad_weight = torch.mm(*sides) if grad_weight is None else grad_weight.addmm_(*sides)
+        if ctx.needs_input_grad[1] and grad_weight is None:
+            grad_weight = torch.zeros_like(weight)
         ctx.save_for_backward(grad_states, grad_weight)
         ctx.mark_non_differentiable(right)
         return loss, right
@@ -68,7 +71,7 @@ class TttBatch:
 
     aux: [B, S, 3H]. last: [B, S, H], the verifier's last state of row j's token. tokens: int64 [B, S]. weights: float32 [B, S],
     the loss weight of a row whose target comes from that row's last state; 0 on padding. later_weights: the same for the TTT
-    steps after the first (None: equal).
+    steps after the first (None: equal). real: the rows that hold tokens (None: all).
     """
 
     aux: Tensor
@@ -76,6 +79,7 @@ class TttBatch:
     tokens: Tensor
     weights: Tensor
     later_weights: Tensor | None = None
+    real: RealRows | None = None
 
     def without_loss(self) -> TttBatch:
         """The same rows, none of which teaches anything."""
@@ -179,5 +183,5 @@ def ttt_loss(
                 if rows is not None:
                     rows.append(select_rows(needed[k + 1], needed[k]))
 
-    forward.steps(batch.aux, tokens_of_step, num_steps, on_step, rows)
+    forward.steps(batch.aux, tokens_of_step, num_steps, on_step, rows, batch.real)
     return TttResult(loss, loss_sums, correct_sums, weight_sums)

@@ -53,11 +53,14 @@ class EngineProcess:
             )
         os.close(write_fd)
         self._replies = os.fdopen(read_fd, encoding="utf-8")
+        self._started: dict[str, Any] | None = None
         self._send({**config, "runtime": asdict(runtime.engine)})
 
     def wait_ready(self) -> str | None:
-        """Wait for the engine. Returns None when it is up, or the sentence that says why it cannot start."""
-        return self._receive().get("error")
+        """Wait for the engine, the first time. Returns None when it is up, or the sentence that says why it cannot start."""
+        if self._started is None:
+            self._started = self._receive()
+        return self._started.get("error")
 
     def decode(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
         """See serving_worker.decode."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from draftyard.engines.vllm_engine import RequestLoop, greedy_params, start_engine
 from draftyard.errors import DraftyardError
+from draftyard.interpreter import collect_rarely, leave
 from draftyard.runtime import EngineRuntime
 
 
@@ -84,5 +85,7 @@ def serve(config: dict[str, Any], requests: Any, replies: Any) -> None:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as reply_file:
         serve(json.loads(sys.stdin.readline()), sys.stdin, reply_file)
+    leave()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from draftyard.artifacts.hidden_states import HiddenStates, Sample
 from draftyard.training.batches import Row, length_batches, make_batch
-from draftyard.training.forward import TttForward
+from draftyard.training.forward import StepRows, TttForward, select_rows
 
 
 @dataclass
@@ -61,13 +61,21 @@ def walk(matches: Tensor, start: int, end: int, k: int, on_round: Callable[[int,
 
 
 @torch.inference_mode()
-def draft_matches(forward: TttForward, samples: list[Sample], k: int, device: torch.device) -> Tensor:
-    """bool [B, S, k]: whether the i-th draft token of a round starting at row j equals the text. Past the end: False."""
+def draft_matches(forward: TttForward, samples: list[Sample], k: int, device: torch.device, starts: list[int] | None = None) -> Tensor:
+    """bool [B, S, k]: whether the i-th draft token of a round starting at row j equals the text. Past the end: False.
+
+    starts: the first row asked for of each sample; those before it, which a single-layer draft then need not compute, come out False.
+    """
     model = forward.model
     lengths = [len(s.token_ids) for s in samples]
     batch = make_batch(samples, lengths, 1.0, device, torch.float32)
     tokens = batch.tokens  # (B, S)
     proposals: list[Tensor] = []
+    rows: list[StepRows] | None = None
+    if starts is not None and len(model.layers) == 1:
+        every = torch.arange(tokens.shape[1], device=device)
+        asked = (every >= torch.tensor(starts, device=device)[:, None]) & (every < torch.tensor(lengths, device=device)[:, None] - 1)  # (B, S)
+        rows = [select_rows(asked, None), *[select_rows(asked, asked)] * (k - 1)]
 
     def tokens_of_step(step: int, previous: Tensor | None) -> Tensor:
         return tokens if previous is None else previous
@@ -75,10 +83,15 @@ def draft_matches(forward: TttForward, samples: list[Sample], k: int, device: to
     def on_step(step: int, states: Tensor) -> Tensor:
         best = (states @ model.lm_head.weight.T).argmax(-1)  # (B, S) draft ids
         ids = best + model.d2t[best] if model.use_draft_vocab else best
-        proposals.append(ids)
+        if rows is None:
+            proposals.append(ids)
+        else:
+            placed = torch.full_like(tokens, -1)
+            placed[asked] = ids[rows[0].valid]  # both in order of samples and rows
+            proposals.append(placed)
         return ids
 
-    forward.steps(batch.aux, tokens_of_step, k, on_step)
+    forward.steps(batch.aux, tokens_of_step, k, on_step, rows, batch.real)
     matches = torch.zeros(*tokens.shape, k, dtype=torch.bool, device=device)
     for i, ids in enumerate(proposals):
         # Row j holds x[j + 1]; proposal i guesses x[j + 2 + i], which is row j + 1 + i.
@@ -124,9 +137,9 @@ def simulate(model: Any, data: HiddenStates, rows: list[Row], *, k: int, max_k: 
     result = Simulation({n: Tally() for n in range(1, max_k + 1)}, {}, {}, [])
     for group in length_batches(rows, micro_tokens):
         samples = [data.load(row.ref) for row in group]
-        matches = draft_matches(forward, samples, max_k, device).cpu()
-        for i, sample in enumerate(samples):
-            start = max(answer_start(sample) - 1, 0)
+        starts = [max(answer_start(sample) - 1, 0) for sample in samples]
+        matches = draft_matches(forward, samples, max_k, device, starts).cpu()
+        for i, (sample, start) in enumerate(zip(samples, starts, strict=True)):
             end = len(sample.token_ids) - 2
             tally = result.categories.setdefault(sample.category, Tally())
             result.category_prompts[sample.category] = result.category_prompts.get(sample.category, 0) + 1
