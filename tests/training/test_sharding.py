@@ -120,11 +120,13 @@ def found(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return json.loads(path.with_suffix(".json").read_text()), load_file(path.with_suffix(".safetensors"))
 
 
-def assert_alike(result: dict[str, Any], weights: dict[str, Tensor], trained: Trained, expected: dict[str, Tensor], rel: float = 1e-4) -> None:
-    """rel: of the weights, and of the losses after the first three steps."""
+def assert_alike(
+    result: dict[str, Any], weights: dict[str, Tensor], trained: Trained, expected: dict[str, Tensor], rel: float = 1e-4, exact: int = 3, rows_rel: float = 1e-4
+) -> None:
+    """rel: of the weights. rows_rel: of the losses after the first `exact` steps."""
     assert len(result["rows"]) == len(trained.position.rows)
     for number, (row, other) in enumerate(zip(result["rows"], trained.position.rows, strict=True)):
-        assert row == pytest.approx(other, rel=1e-5 if number < 3 else rel)
+        assert row == pytest.approx(other, rel=1e-5 if number < exact else rows_rel)
     lengths = [epoch["holdout_acceptance_length"] for epoch in trained.position.epochs]
     assert [epoch["holdout_acceptance_length"] for epoch in result["epochs"]] == lengths
     assert set(weights) == set(expected)
@@ -144,8 +146,11 @@ def test_two_sharded_processes_train_as_one(case: str, directory: Path) -> None:
     made = trainer(directory, FakeAccelerator(), **CASES[case])
     trained = made.run()
     assert made.sharding is None
-    # The norm of shards' norms differs in a last bit from that of the whole. Muon rounds to bfloat16, where a last bit soon is 1e-3.
-    assert_alike(*found(directory / f"{case}-0"), trained, made.state(), rel=5e-3 if case == "muon" else 1e-4)
+    # The norm of shards' norms, and a sum of the processes' gradients, differ in a last bit from those of the whole. Where weights are
+    # rounded to bfloat16 (autocast, Muon), some then round the other way. One process whose weights start a last bit beside (a factor of
+    # 1 + 6e-8 x normal) drifts by up to 0.035 in a step's loss within these 15 steps in bfloat16.
+    bounds = {"muon": {"rel": 5e-3, "rows_rel": 5e-3}, "bfloat16": {"rel": 5e-3, "rows_rel": 5e-2, "exact": 1}}
+    assert_alike(*found(directory / f"{case}-0"), trained, made.state(), **bounds.get(case, {}))
     assert case == "muon" or trained.position.best_acceptance > 1  # so that the evaluation had something to find
 
 
