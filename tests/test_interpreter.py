@@ -16,13 +16,17 @@ from draftyard.interpreter import MIDDLE, OLD, YOUNG, collect_rarely
 SRC = Path(__file__).parents[1] / "src"
 
 ENDING = """
-import atexit, sys
+import atexit, threading, time
 from draftyard.interpreter import leave
 class Node:
     def __del__(self):
         print("taken apart")
 node = Node()
 atexit.register(print, "exit handler")
+def late():
+    time.sleep(0.3)
+    print("thread")
+threading.Thread(target=late).start()
 print("end", end=" of the work\\n")
 leave(7)
 """
@@ -55,7 +59,22 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 def test_exit_handlers_run_and_output_arrives_but_nothing_is_taken_apart() -> None:
     ended = run(ENDING)
-    assert ended.stdout.splitlines() == ["end of the work", "exit handler"]
+    assert ended.stdout.splitlines() == ["end of the work", "thread", "exit handler"]
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+def test_a_reader_that_is_gone_does_not_change_the_exit_code() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONUNBUFFERED": ""},
+    )
+    os.close(write)
     assert (ended.returncode, ended.stderr) == (7, "")
 
 

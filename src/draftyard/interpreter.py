@@ -7,9 +7,11 @@ process's start on one core), and the interpreter takes it apart object by objec
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import sys
+import threading
 from typing import NoReturn
 
 YOUNG, MIDDLE, OLD = 100_000, 20, 100
@@ -22,11 +24,13 @@ def collect_rarely() -> None:
 
 
 def leave(code: int = 0) -> NoReturn:
-    """End this process with `code`: its exit handlers run and its output is flushed, but the kernel frees the heap, as a whole.
+    """End this process with `code`: its threads are awaited, its exit handlers run and its output is flushed, but the kernel frees the heap, as a whole.
 
     gc.freeze() before a usual end is as fast, but has nanobind (triton) print what was left over.
     """
-    atexit._run_exitfuncs()  # as multiprocessing does before it leaves a child
+    threading._shutdown()  # type: ignore[attr-defined]  # this and the next as multiprocessing does before it leaves a child
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it was closed
+            stream.flush()
     os._exit(code)

@@ -204,7 +204,6 @@ class TttForward:
                     caches[0].narrow(here.within)
                 blocked = here.index[:, None, None, :, None] < every  # (B, 1, 1, A, S)
                 causal = torch.zeros(blocked.shape, dtype=aux.dtype, device=aux.device).masked_fill_(blocked, float("-inf"))
-                packing = packing if k == 0 else None
             tokens = tokens_of_step(k, previous)
             embeds = model.embed_tokens(tokens if packing is None else packing.pack(tokens)).to(states.dtype)
             for index, layer in enumerate(model.layers):
@@ -213,6 +212,7 @@ class TttForward:
             if model.config.norm_output:
                 states = normed
             previous = on_step(k, normed)
+            packing = None  # the rows of later steps are selected ones, none of them padding
 
     def _layer(
         self,
